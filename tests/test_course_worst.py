@@ -20,32 +20,38 @@ from lockkit.lab.course.worst import (
     WORST,
     play,
 )
-from lockkit.lab.widgets.stage.picture import name_of
+from lockkit.lab.widgets.seeds.named_writes import name_of
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
 
-@pytest.mark.parametrize(
-    ("pattern", "mistake", "because"),
-    [
-        ("election", UNLOOKED, "what the leader of epoch 2 wrote was replaced in epoch 1"),
-        ("wal", AS_NO, "a reader finds it twice"),
-        ("wal", AS_YES, "a reader never finds it"),
-        ("queue", FORGETFUL, "once in the queue, once done"),
-        ("statelock", UNASKED, "refused by its own lock"),
-        ("statelock", UNGUARDED, "its lock file is gone"),
-    ],
-)
-def test_a_mistake_shows_at_the_worst_moment(pattern: str, mistake: str, because: str) -> None:
+@pytest.mark.parametrize(("pattern", "mistake", "because", "proofs"), [
+    ("election", UNLOOKED, "what the leader of epoch 2 wrote was replaced in epoch 1",
+     ["write, epoch 2", "write, epoch 1"]),
+    ("wal", AS_NO, "a reader finds it twice", ["append 1: answer lost", "append 2"]),
+    ("wal", AS_YES, "a reader never finds it", ["append 1: lost"]),
+    ("queue", FORGETFUL, "once in the queue, once done",
+     ["push job-1: answer lost", "complete job-1", "push job-1"]),
+    ("statelock", UNASKED, "refused by its own lock", ["lock: answer lost", "read"]),
+    ("statelock", UNGUARDED, "its lock file is gone", ["lock", "unlock"]),
+])  # fmt: skip
+def test_a_mistake_shows_at_the_worst_moment_and_its_picture_marks_the_harm(
+    pattern: str, mistake: str, because: str, proofs: list[str]
+) -> None:
     played = play(pattern, mistake)
     assert not played.well and because in played.because
     assert repr(played).startswith("✗") and "do not agree" in played.view.children[0].value
+    (harm,) = [each for each in played.scene["marks"] if each["kind"] == "harm"]
+    assert harm["lane"] == "W1" and because in harm["detail"]
+    assert harm["t"] <= max(t for each in played.scene["arrows"] for t in each["t"] if t)
+    assert [each["label"] for each in played.scene["arrows"] if each["evidence"]] == proofs
 
 
 @pytest.mark.parametrize("pattern", WORST)
 def test_without_a_mistake_the_worst_moment_does_no_harm(pattern: str) -> None:
     played = play(pattern)
     assert played.well, played
+    assert not [each for each in played.scene["arrows"] if each["evidence"]]
     assert repr(played).startswith("✓") and "the store agree:" in played.view.children[0].value
 
 

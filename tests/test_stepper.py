@@ -164,7 +164,7 @@ def test_the_picture_of_a_protocol_shows_each_request_and_what_became_of_it() ->
     drawn = picture(run)
     lost = [each for each in drawn["arrows"] if each["look"] == "lost"]
     assert [(each["lane"], each["t"][2]) for each in lost] == [("W1", None)]
-    assert lost[0]["label"] == "PUT if absent wal/1: answer lost"
+    assert lost[0]["label"] == "append 1: answer lost"
     rows = {each["id"]: each for each in drawn["rows"]}
     assert rows[lost[0]["row"]]["answer"] == "200, answer lost"
     assert [each["lane"] for each in drawn["bars"]] == ["W2"]

@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any
 
-from lockkit.lab.widgets.stage.picture import name_of
+from lockkit.lab.widgets.scene import tail, text
+from lockkit.protocol.outcome import IfVersion
+from lockkit.runtime import Delete, Get, List, Put, Request
 
 Fields = dict[str, Any]
-ID_CHARS = 4
+ZEROS = re.compile(r"0{4,}(?=\d)")
+ID_CHARS, SHORT_ID_CHARS = 4, 6
+
+
+def name_of(key: str) -> str:
+    """The end of a key, without the zeros before its number; of a number, also its folder."""
+    name = text(ZEROS.sub("", tail(key)).removesuffix(".json"))
+    return f"{tail(key.rpartition('/')[0])}/{name}" if name.isdigit() else name
+
+
+def asked(scenario: str, request: Request, bodies: Mapping[tuple[str, str], bytes]) -> str:
+    """The meaning of a request; `bodies` has the content of each version of an object."""
+    if isinstance(request, Get | List):
+        several = scenario in ("wal", "election", "striped")
+        key = request.key if isinstance(request, Get) else f"{request.prefix}*"
+        return text(f"read {name_of(key)}" if several else "read")
+    assert isinstance(request, Put | Delete)
+    condition = request.condition
+    seen = condition.version if isinstance(condition, IfVersion) else ""
+    return text(named(scenario, request.key, bodies.get((request.key, seen)), body_of(request)))
+
+
+def body_of(request: Put | Delete) -> bytes:
+    """What the object is after it; empty if it is gone."""
+    return request.body if isinstance(request, Put) else b""
 
 
 def named(scenario: str, key: str, seen: bytes | None, body: bytes) -> str:
@@ -31,7 +59,8 @@ def state_of(scenario: str, key: str, body: bytes) -> str:
     """What the object says after a write."""
     now = _fields(body)
     if "jobs" in now:
-        return f"{len(now['jobs'])} jobs"
+        count = len(now["jobs"])
+        return f"{count} job{'s' * (count != 1)}"
     if "entries" in now:
         return ", ".join(f"{_node(each['holder'])} {each['mode']}s" for each in now["entries"]
                          ) or "free"  # fmt: skip
@@ -68,19 +97,23 @@ def _log(key: str, now: Fields) -> str:
 def _jobs(was: Fields, now: Fields) -> str:
     before = {each["id"]: each for each in was.get("jobs", ())}
     after = {each["id"]: each for each in now.get("jobs", ())}
-    said = [f"push {each[:ID_CHARS]}" for each in after if each not in before]
-    said += [f"complete {each[:ID_CHARS]}" for each in before if each not in after]
+    said = [f"push {_id(each)}" for each in after if each not in before]
+    said += [f"complete {_id(each)}" for each in before if each not in after]
     for id, job in after.items():
         old = before.get(id, {"attempts": 0, "heartbeat": 0})
         if job["attempts"] < old["attempts"]:
-            said.append(f"push {id[:ID_CHARS]} again")
+            said.append(f"push {_id(id)} again")
         elif job["attempts"] != old["attempts"]:
-            said.append(f"claim {id[:ID_CHARS]}")
+            said.append(f"claim {_id(id)}")
         elif job["heartbeat"] != old["heartbeat"]:
-            said.append(f"beat {id[:ID_CHARS]}")
+            said.append(f"beat {_id(id)}")
     more = f" +{len(said) - 1}" if len(said) > 1 else ""
     change = "broker" if now.get("broker") != was.get("broker") else "no change"
     return f"{said[0]}{more}" if said else change
+
+
+def _id(whole: str) -> str:
+    return whole if len(whole) <= SHORT_ID_CHARS else whole[:ID_CHARS]
 
 
 def _entries(was: Fields, now: Fields) -> str:

@@ -25,14 +25,20 @@ from lockkit.lab.widgets.scene import (
     Scene,
     hues,
     stall_bar,
-    tail,
     text,
     whole,
 )
-from lockkit.lab.widgets.seeds.named_writes import named, state_of
-from lockkit.lab.widgets.stage.picture import CAPTION, arrow_of, last_writes, name_of, row_of
+from lockkit.lab.widgets.seeds.named_writes import asked, body_of, state_of
+from lockkit.lab.widgets.stage.picture import (
+    CAPTION,
+    arrow_of,
+    harm_mark,
+    last_writes,
+    mark_of,
+    row_of,
+)
 from lockkit.lab.widgets.stage.staged import Trip
-from lockkit.protocol.outcome import Applied, IfVersion, PreconditionFailed, Unknown
+from lockkit.protocol.outcome import Applied, PreconditionFailed, Unknown
 from lockkit.runtime import Delete, Get, List, Put, Request
 
 TITLES = {
@@ -47,8 +53,6 @@ _WORD = re.compile(r"[\w.]*\w")
 _NUMBERED = re.compile(r"\b(?:epoch|slot|stripe) \d+\b")
 _MEMORY = re.compile(r'"recent":.*?,(?="jobs")')
 _WORD_CHARS = 4
-HARM_CHARS = 60
-"""What is longer stands in the verdict, and not beside the mark."""
 
 
 def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
@@ -107,13 +111,7 @@ def _named(violation: str, known: Collection[str]) -> list[str]:
 
 def _harm(n: int, lane: str, at_ms: float, violation: str, hue: int = NO_LANE) -> Scene:
     because = text(violation.removeprefix(CHECKER).partition(": ")[2])
-    short = because and len(because) <= HARM_CHARS and ":" not in because
-    return {
-        "id": f"harm{n}", "lane": lane, "kind": "harm", "t": at_ms, "hue": hue, "evidence": True,
-        "label": f"rule broken here: {because}" if short and not n
-        else "rule broken here",
-        "detail": text(in_words(violation)),
-    }  # fmt: skip
+    return harm_mark(n, lane, at_ms, because, text(in_words(violation)), hue)
 
 
 class _Objects:
@@ -141,7 +139,8 @@ class _Objects:
         rows = [self._row(n, each) for n, (each, _) in enumerate(self._applied(), 1)]
         arrows = [self._arrow(each, proofs) for each, _ in self.trips if each.who in self.hue]
         bars = list(self._bars())
-        marks = [self._mark(row, proofs) for row in rows]
+        marks = [mark_of(row, self.decided[row["arrow"]].request, self.scenario, proofs)
+                 for row in rows]  # fmt: skip
         writes = [each for each in arrows if each["kind"] == "write" or each["evidence"]]
         busy = {each["lane"] for each in (*writes, *bars, *harm)}
         marks += [*(each for each in self._notices() if each["lane"] in busy), *harm]
@@ -206,15 +205,7 @@ class _Objects:
         yield from sorted(found, key=lambda each: each[1].at_ms)
 
     def _said(self, request: Request) -> str:
-        if isinstance(request, Get | List):
-            several = self.scenario in ("wal", "election", "striped")
-            key = request.key if isinstance(request, Get) else f"{request.prefix}*"
-            return f"read {name_of(key)}" if several else "read"
-        assert isinstance(request, Put | Delete)
-        condition = request.condition
-        seen = condition.version if isinstance(condition, IfVersion) else ""
-        now = request.body if isinstance(request, Put) else b""
-        return text(named(self.scenario, request.key, self.bodies.get((request.key, seen)), now))
+        return asked(self.scenario, request, self.bodies)
 
     def _arrow(self, trip: Trip, proofs: set[str]) -> Scene:
         arrow = arrow_of(trip, self.hue, self._said(trip.request), self.writes)
@@ -226,21 +217,7 @@ class _Objects:
         return arrow | {"evidence": proven, "busy": arrow["look"] == "refused"}
 
     def _row(self, n: int, trip: Trip) -> Scene:
-        return row_of(n, trip, self.hue) | {"op": self._said(trip.request)}
-
-    def _mark(self, row: Scene, proofs: set[str]) -> Scene:
-        decided = self.decided[row["arrow"]]
-        request = decided.request
-        assert isinstance(request, Put | Delete)
-        body = request.body if isinstance(request, Put) else b""
-        state = text(state_of(self.scenario, request.key, body))
-        return {
-            "id": row["id"], "lane": LOCK_LANE, "kind": "generation", "t": row["t"],
-            "hue": row["hue"], "label": state, "row": row["id"], "arrow": row["arrow"],
-            "evidence": row["arrow"] in proofs,
-            "detail": f"after the write of {row['who']} ({row['op']}), "
-                      f"{text(tail(request.key))} says: {state}",
-        }  # fmt: skip
+        return row_of(n, trip, self.hue, self._said(trip.request))
 
     def _notices(self) -> Iterator[Scene]:
         """What a client was told is done: of a queue, by another client that wrote for it."""
@@ -359,8 +336,7 @@ class _Objects:
 
     def _is_named(self, request: Put | Delete) -> bool:
         """Whether a write says what the violation names: an epoch, a slot, a key."""
-        body = request.body if isinstance(request, Put) else b""
-        state = state_of(self.scenario, request.key, body)
+        state = state_of(self.scenario, request.key, body_of(request))
         return request.key in self.violation or any(
             re.match(rf"{each}\b", state) for each in _NUMBERED.findall(self.violation)
         )

@@ -196,7 +196,7 @@ def _enqueue(steps: PatternSteps) -> None:
 
 
 def _push() -> Procedure[str]:
-    yield from _submit(Push("push-1", PAYLOAD))
+    yield from _submit(Push("job-1", PAYLOAD))
     return f"pushed {PAYLOAD!r}"
 
 
