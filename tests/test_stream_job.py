@@ -16,9 +16,15 @@ import pyarrow as pa
 import pytest
 
 from lockkit.errors import TableError
-from lockkit.spark.arrivals import NewColumns, arriving, avro_text, decoded, kafka_options
+from lockkit.spark.arrivals import (
+    NewColumns,
+    arriving,
+    avro_text,
+    decoded,
+    kafka_options,
+    open_registry,
+)
 from lockkit.spark.query import spark_schema
-from lockkit.spark.schema_registry import open_registry
 from lockkit.spark.stream import with_compaction
 from lockkit.spark.stream_job import IDLE, REFUSED, StreamJob, parser, work_of
 from lockkit.table.format.property_keys import format_properties

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.terminal import (
@@ -141,8 +142,7 @@ def _planned(store: Store, decided: str | None) -> FenceRepair | None:
     from lockkit.runtime import run
     from lockkit.table.services.repair import plan_repair
 
-    found: FenceRepair | None = run(plan_repair(_kept(store), said=decided), store, Clock())
-    return found
+    return run(plan_repair(_kept(store), said=decided), store, Clock())
 
 
 def _kept(store: Store) -> list[bytes]:
@@ -276,8 +276,7 @@ def savepoint(args: argparse.Namespace) -> int:
             report(args, {"deleted": deleted}, f"{plain(args.delete, limit=40)} {what}")
             return OK
         done = service.save(args.instant, user="", comment=args.comment)
-    report(args, {"instant": done.instant, "files": done.files},
-           f"{done.instant} is a savepoint: {done.files} files stay")  # fmt: skip
+    report(args, asdict(done), f"{done.instant} is a savepoint: {done.files} files stay")
     return OK
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.terminal import (
@@ -177,18 +178,12 @@ def cluster(args: argparse.Namespace) -> int:
             return OK
         with _stopped_for_others():
             done = service.cluster()
-    fields = {
-        "instant": done.instant if done else None,
-        "replaced": done.replaced if done else 0,
-        "files": done.files if done else 0,
-    }
-    report(
-        args,
-        fields,
-        f"{done.instant}: {done.replaced} file groups became {done.files}"
-        if done
-        else "nothing to join: no partition has small files that would become fewer",
-    )
+    if done is None:
+        none = "nothing to join: no partition has small files that would become fewer"
+        report(args, {"instant": None, "replaced": 0, "files": 0}, none)
+    else:
+        said = f"{done.instant}: {done.replaced} file groups became {done.files}"
+        report(args, asdict(done), said)
     return OK
 
 
@@ -208,23 +203,14 @@ def compact(args: argparse.Namespace) -> int:
             return OK
         with _stopped_for_others():
             done = service.compact(mode, args.instant, retries=args.retries)
-    none = "no compaction is pending" if args.execute else (
-        "nothing to merge: no log files that can be merged now"
-    )  # fmt: skip
-    fields = {
-        "instant": done.instant if done else None,
-        "groups": done.groups if done else 0,
-        "logs": done.logs if done else 0,
-        "pending": done.pending if done else False,
-    }
-    report(
-        args,
-        fields,
-        none
-        if done is None
-        else f"{done.instant}: {done.logs} log files of {done.groups} file groups "
-        + ("are to be merged" if done.pending else "were merged"),
-    )
+    if done is None:
+        none = "nothing to merge: no log files that can be merged now"
+        none = "no compaction is pending" if args.execute else none
+        report(args, {"instant": None, "groups": 0, "logs": 0, "pending": False}, none)
+    else:
+        what = "are to be merged" if done.pending else "were merged"
+        said = f"{done.instant}: {done.logs} log files of {done.groups} file groups {what}"
+        report(args, asdict(done), said)
     return OK
 
 
@@ -398,8 +384,8 @@ def serving(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Table
             say(f"{plain(instant, limit=20)} {plain(text)}".strip())
 
     how = store_options(args)
-    timeout_s = how.pop("timeout_s")
-    with opened(args.url, how | {"timeout_s": timeout_s}) as store:
+    how.pop("timeout_s")  # the lock's own requests are bounded by its lease
+    with opened(args.url, store_options(args)) as store:
         with options_checked(RefusedOption):
             given = check_options(options)
             rules = service_rules(given, SHARED)
@@ -414,13 +400,7 @@ def serving(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Table
             else {"ttl_s": LOCK_TTL_S, "acquire_timeout": LOCK_TIMEOUT_S}, **how,
         ))  # fmt: skip
         try:
-            yield TableService(
-                args.url,
-                store,
-                concurrency_control,
-                rules=rules,
-                emit=progress,
-            )
+            yield TableService(args.url, store, concurrency_control, rules=rules, emit=progress)
         except LockBusy as busy:
             raise CommandError(plain(busy, limit=1000), code=BUSY) from None
         finally:
@@ -433,8 +413,7 @@ def looked_up(args: argparse.Namespace) -> TableCondition:
     from lockkit.table.occ.condition import condition
 
     with opened(args.url, store_options(args)) as store:
-        found: TableCondition = run(condition(), store, Clock())
-    return found
+        return run(condition(), store, Clock())
 
 
 def pending_lines(pending: Sequence[PendingInstant]) -> list[str]:

@@ -6,17 +6,21 @@ alone would drop the column. Columns inside structs are not compared.
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import struct
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from lockkit.errors import TableError
 from lockkit.spark.errors import first_line
 from lockkit.spark.query import spark_schema
-from lockkit.spark.schema_registry import SchemaRegistry, open_registry
 from lockkit.spark.stream_job import (
     DATA_LOSS,
     DESERIALIZER,
@@ -30,12 +34,11 @@ from lockkit.spark.stream_job import (
     TOPIC,
     StreamJob,
 )
-from lockkit.table.errors import DamagedFile, RefusedOption
+from lockkit.table.errors import DamagedFile, RefusedOption, UnsupportedTable
 from lockkit.table.format.schema_reading import arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
 # By default Spark ignores files that are a week older than the newest one.
 FOR_EVER = "36500d"
 # A line that is not a record ends the run: no row is dropped or filled with nulls.
@@ -290,3 +293,69 @@ def decoded(
                 yield from table.cast(shape).to_batches()
 
     return decode
+
+
+# --- the schema registry --------------------------------------------------------------------------
+
+
+TIMEOUT_S = 10.0
+SCHEMA_BYTES_MAX = 4 << 20
+KINDS = "application/vnd.schemaregistry.v1+json, application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRegistry:
+    """The registry below `base`, a URL without credentials."""
+
+    base: str
+    user: str = field(default="", repr=False)
+    """`name:password`; "" for none."""
+
+    def by_id(self, number: int) -> str:
+        """The Avro schema of this id, as JSON. Raises `TableError`."""
+        return self._schema(f"{self.base}/schemas/ids/{number}")
+
+    def at(self, url: str) -> str:
+        """The Avro schema at `<base>/subjects/<subject>/versions/latest`. Raises `TableError`."""
+        return self._schema(without_user(url)[0])
+
+    def _schema(self, url: str) -> str:
+        request = urllib.request.Request(url, headers={"Accept": KINDS})
+        if self.user:
+            token = base64.b64encode(self.user.encode()).decode()
+            request.add_header("Authorization", f"Basic {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                body = answer.read(SCHEMA_BYTES_MAX)
+            said: Any = json.loads(body)
+            schema = said["schema"]
+        except urllib.error.HTTPError as error:
+            raise TableError("the schema registry", f"answered {error.code} for {url}") from None
+        except (OSError, urllib.error.URLError) as error:
+            why = getattr(error, "reason", error)
+            raise TableError("the schema registry", f"at {url} cannot be reached: {why}") from None
+        except (ValueError, LookupError, TypeError):
+            raise DamagedFile(url, "is not a schema of a schema registry") from None
+        if said.get("schemaType", "AVRO") != "AVRO" or not isinstance(schema, str):
+            raise UnsupportedTable(url, "is a schema of another kind than Avro")
+        return schema
+
+
+def open_registry(url: str, *, base: str = "", user: str = "") -> SchemaRegistry:
+    """The registry of a subject's address. `base` and `user` override those in `url`."""
+    bare, inside = without_user(url)
+    if urlsplit(bare).scheme not in ("http", "https"):
+        raise RefusedOption(
+            "schema.registry.url", "is not the http(s) address of a schema registry",
+            value=bare[:200],
+        )  # fmt: skip
+    own, its = without_user(base.partition(",")[0]) if base else ("", "")
+    return SchemaRegistry((own or bare.partition("/subjects/")[0]).rstrip("/"),
+                          user or its or inside)  # fmt: skip
+
+
+def without_user(url: str) -> tuple[str, str]:
+    """The address without credentials, and the credentials as `name:password`."""
+    parts = urlsplit(url)
+    inside, _, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=host)), unquote(inside)

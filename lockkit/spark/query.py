@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +59,7 @@ class Query:
 
 def query_of(options: Mapping[str, Any]) -> Query:
     """The query of Hudi's reader options, in any case; `TableError` for what makes no sense."""
-    given = {
-        name: str(value) for name, value in check_options(options, reading=True).items()
-    }  # fmt: skip
+    given = {name: str(value) for name, value in check_options(options, reading=True).items()}
 
     def first(names: Sequence[str]) -> str | None:
         return next((given[name] for name in names if name in given), None)
@@ -104,16 +103,15 @@ def plan(
     filters: Sequence[Filter] = (),
 ) -> tuple[Scan, Increment | None]:  # fmt: skip
     """What to read, and the end of an increment, where the next one begins."""
-    store, clock = place.open(), Clock()
-    try:
+    clock = Clock()
+    with closing(place.open()) as store:
         if query.begin is None:
             snapshot = run(load_snapshot(as_of=query.as_of), store, clock)
             snapshot = base_files(snapshot) if query.base_files else snapshot
             scan = plan_scan(snapshot, columns=columns, filters=filters, meta=query.meta)
             return scan, None
-        found: Increment = run(
-            load_increment(query.begin, query.end, settled=query.settled), store, clock
-        )
+        way = load_increment(query.begin, query.end, settled=query.settled)
+        found = run(way, store, clock)
         if found.held_back is not None:
             text = f"the increment of {place.url} is {found.held_back.describe(place.url)}"
             warnings.warn(ReaderHeldBack(text), stacklevel=3)
@@ -126,8 +124,6 @@ def plan(
             slices=found.slices, where=found.where,
         )  # fmt: skip
         return scan, found
-    finally:
-        store.close()
 
 
 # --- in executors ---------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Any
 
 from lockkit.spark.frame import TASKS_MAX
@@ -96,7 +97,7 @@ def read(
         kinds = spark_schema(scan.schema, said)
         reader = spark.read.schema(kinds).option("__globPaths__", "false")
         rows = reader.parquet(*files)
-        columns = [_name(each) for each in scan.columns]
+        columns = [f"`{each}`" for each in scan.columns]
         chosen: DataFrame = rows.where(_condition(filters, found)).select(*columns)
         return chosen
     return _by_arrow(spark, place, scan, said)
@@ -143,22 +144,16 @@ def _by_arrow(spark: Any, place: TableAddress, scan: Scan, said: Mapping[str, st
 # --- through Spark's own reader -----------------------------------------------------------------
 
 
-def _name(column: str) -> str:
-    return f"`{column}`"
-
-
 def _condition(filters: Sequence[Filter], found: Increment | None) -> Any:
     """`Scan.where` as a Spark condition; `plan_scan` has checked it."""
     from pyspark.sql import functions as f
 
     whole = f.lit(True)
     for name, operator, value in filters:
-        column = f.col(_name(name))
-        kinds = {
-            "=": lambda c, v: c == v, "==": lambda c, v: c == v, "!=": lambda c, v: c != v,
-            "<": lambda c, v: c < v, "<=": lambda c, v: c <= v, ">": lambda c, v: c > v,
-            ">=": lambda c, v: c >= v, "in": lambda c, v: c.isin(list(v)),
-            "not in": lambda c, v: ~c.isin(list(v)),
+        column = f.col(f"`{name}`")
+        kinds: dict[str, Any] = {
+            "=": eq, "==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge,
+            "in": lambda c, v: c.isin(list(v)), "not in": lambda c, v: ~c.isin(list(v)),
         }  # fmt: skip
         whole = whole & kinds[operator.lower()](column, value)
     if found is not None and found.instants is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -207,11 +208,8 @@ class StreamReader(DataSourceStreamReader):
         return _rows(self.place, self.shape, partition)
 
     def _increment(self, start: str) -> Increment:
-        store = self.place.open()
-        try:
-            found: Increment = run(load_increment(start), store, Clock())
-        finally:
-            store.close()
+        with closing(self.place.open()) as store:
+            found = run(load_increment(start), store, Clock())
         held = found.held_back
         state = None if held is None else (held.instant, held.alive)
         if held is not None and state != self._warned:  # once for each state, not for each batch
@@ -266,11 +264,8 @@ def _write_options(said: Mapping[str, str], overwrite: bool, **default: Any) -> 
 
 
 def _remove(spool: Spool) -> None:
-    store = spool.place.open()
-    try:
+    with closing(spool.place.open()) as store:
         run(remove_spool(spool.prefix), store, Clock())
-    finally:
-        store.close()
 
 
 class BatchSink(DataSourceArrowWriter):

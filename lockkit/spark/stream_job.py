@@ -45,25 +45,21 @@ DESERIALIZERS = ("KafkaAvroDeserializer", "KafkaAvroSchemaDeserializer", "ByteAr
 PREFIXES = ("hoodie.streamer.", "hoodie.deltastreamer.")
 """Hudi renamed the prefix in 0.14; the new one overrides the old one."""
 OPS = ("upsert", "insert", "bulk_insert", "insert_overwrite", "insert_overwrite_table")
-NO_BOOTSTRAP = "a table is not made around existing files here; read them and write them"
 REFUSED = {
     "--transformer-class": "rows are not transformed here; do it in Spark, with foreach_batch",
-    "--enable-sync": "catalogs are not told of commits; run Hudi's sync tool beside it",
-    "--enable-hive-sync": "catalogs are not told of commits; run Hudi's sync tool beside it",
-    "--force-empty-sync": "catalogs are not told of commits; run Hudi's sync tool beside it",
+    **dict.fromkeys(("--enable-sync", "--enable-hive-sync", "--force-empty-sync"),
+                    "catalogs are not told of commits; run Hudi's sync tool beside it"),
     "--commit-on-errors": "a record that cannot be read ends the run: nothing is dropped",
-    "--checkpoint": "Spark's checkpoint says what was read: --checkpoint-path FOLDER",
-    "--ignore-checkpoint": "Spark's checkpoint says what was read: --checkpoint-path FOLDER",
-    "--initial-checkpoint-provider": "Spark's checkpoint says what was read: --checkpoint-path",
+    **dict.fromkeys(("--checkpoint", "--ignore-checkpoint", "--initial-checkpoint-provider"),
+                    "Spark's checkpoint says what was read: --checkpoint-path FOLDER"),
     "--retry-on-source-failures": "start it again: it continues where it ended",
     "--allow-commit-on-no-checkpoint-change": "an empty batch makes no commit",
-    "--post-write-termination-strategy-class": "code of others does not run inside a commit",
-    "--ingestion-metrics-class": "code of others does not run inside a commit",
-    "--merge-impl-classes": "code of others does not run inside a commit",
-    "--record-merge-custom-implementation-classes": "code of others does not run inside a commit",
-    "--run-bootstrap": NO_BOOTSTRAP, "--bootstrap-overwrite": NO_BOOTSTRAP,
-    "--bootstrap-index-class": NO_BOOTSTRAP, "--config-hot-update-strategy-class":
-    "options are read once, at the start",
+    **dict.fromkeys(("--post-write-termination-strategy-class", "--ingestion-metrics-class",
+                     "--merge-impl-classes", "--record-merge-custom-implementation-classes"),
+                    "code of others does not run inside a commit"),
+    **dict.fromkeys(("--run-bootstrap", "--bootstrap-overwrite", "--bootstrap-index-class"),
+                    "a table is not made around existing files here; read them and write them"),
+    "--config-hot-update-strategy-class": "options are read once, at the start",
 }  # fmt: skip
 """Flags of Hudi's streamer that are refused, because ignoring them would change the result."""
 IDLE = (

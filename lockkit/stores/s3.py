@@ -71,20 +71,16 @@ CURES: Mapping[tuple[int, str], str] = {
     (ANY_STATUS, "InvalidToken"): "the session token is not valid; log in again or renew it",
     (ANY_STATUS, "TokenRefreshRequired"): "the credentials have expired; renew them",
     (ANY_STATUS, "InvalidAccessKeyId"): "this access key does not exist there; check the profile",
-    (
-        ANY_STATUS,
-        "SignatureDoesNotMatch",
-    ): "the secret key is wrong, or a proxy changed the request",
+    (ANY_STATUS, "SignatureDoesNotMatch"):
+        "the secret key is wrong, or a proxy changed the request",
     (ANY_STATUS, "RequestTimeTooSkewed"): "this machine's clock is wrong; set it (NTP)",
-    (ANY_STATUS, "PermanentRedirect"): "wrong region: pass the bucket's region_name=...",
-    (ANY_STATUS, "AuthorizationHeaderMalformed"): "wrong region: pass the bucket's region_name=...",
-    (ANY_STATUS, "IllegalLocationConstraintException"): "wrong region: pass region_name=...",
-    (301, ANY_CODE): "wrong region: pass the bucket's region_name=...",
-    (
-        307,
-        "TemporaryRedirect",
-    ): "the bucket is new and its name not yet known everywhere; try in some minutes",
-}
+    **dict.fromkeys([
+        (ANY_STATUS, "PermanentRedirect"), (ANY_STATUS, "AuthorizationHeaderMalformed"),
+        (ANY_STATUS, "IllegalLocationConstraintException"), (301, ANY_CODE),
+    ], "wrong region: pass the bucket's region_name=..."),
+    (307, "TemporaryRedirect"):
+        "the bucket is new and its name not yet known everywhere; try in some minutes",
+}  # fmt: skip
 
 RIGHTS = {
     "list versions": "s3:ListBucketVersions on the bucket, and s3:GetObjectVersion",

@@ -1,4 +1,4 @@
-"""The partition of each row."""
+"""The partition of each row, and whether the row deletes its key there."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from lockkit.table.format.schema import DELETED_FLAG, column_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
 def partition_numbers(config: TableConfig, rows: pa.Table) -> tuple[pa.Array, list[str]]:
     """The number of each row's partition, and the path of each number."""
     import pyarrow as pa
@@ -54,8 +52,17 @@ def by_partition(config: TableConfig, rows: pa.Table) -> Iterator[tuple[str, pa.
     import pyarrow.compute as pc
 
     if DELETED_FLAG in rows.column_names:
-        from lockkit.table.format.deleted_rows import deleted
         rows = rows.filter(pc.invert(deleted(rows)))
     numbers, paths = partition_numbers(config, rows)
     for number, path in enumerate(paths if rows.num_rows else ()):
         yield path, rows if len(paths) == 1 else rows.filter(pc.equal(numbers, number))
+
+
+def deleted(rows: pa.Table) -> pa.Array:
+    """Which of the rows delete their key, by Hudi's flag; one of another type is any column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if DELETED_FLAG not in rows.column_names or rows[DELETED_FLAG].type != pa.bool_():
+        return pa.repeat(pa.scalar(False), rows.num_rows)
+    return pc.fill_null(rows[DELETED_FLAG].combine_chunks(), False)

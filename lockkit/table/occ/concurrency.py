@@ -73,8 +73,7 @@ class SingleWriter:
         see_conditions(store, clock)
         way = commit_alone(prepared, strategy=strategy, first=first)
         with self._mutex, note_if_interrupted(prepared), deferred(emit) as later:
-            done: Committed = run(way, store, clock, later)
-            return done
+            return run(way, store, clock, later)
 
     def close(self) -> None:
         """Nothing to release."""

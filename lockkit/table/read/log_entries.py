@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from lockkit.table.errors import UnsupportedTable
 from lockkit.table.format.avro_columns import by_polars
 from lockkit.table.format.avro_flat import by_numpy
-from lockkit.table.format.deleted_rows import deleted
 from lockkit.table.format.log_blocks import (
     AVRO,
     DELETE,
@@ -27,6 +26,7 @@ from lockkit.table.format.log_blocks import (
     avro_rows,
     deleted_keys,
 )
+from lockkit.table.format.row_partitions import deleted
 from lockkit.table.format.schema import DELETED_FLAG, RECORD_KEY
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.read import log_order

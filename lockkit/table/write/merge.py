@@ -24,9 +24,9 @@ from lockkit.table.format.base_file import (
     plain,
     record_keys,
 )
-from lockkit.table.format.deleted_rows import deleted as flags
 from lockkit.table.format.layout import TaskId, WriteStat
 from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.row_partitions import deleted as flags
 from lockkit.table.format.row_partitions import partition_of
 from lockkit.table.format.schema import RECORD_KEY, column_of, conform, stored
 
