@@ -84,11 +84,17 @@ BLOB = [blob("00:00:00", "PutBlob", 201, conditionsUsed="If-None-Match=*"),
         blob("00:00:01", "GetBlob", 200),
         blob("00:00:02", "PutBlob", 412, conditionsUsed='If-Match="0x8D0"'),
         blob("00:00:03", "DeleteBlob", 202), blob("00:00:03", "ListBlobs", 200)]  # fmt: skip
+LAKE_URI = {"uri": f"https://lake.dfs.core.windows.net:443/lake/{KEY}?action=flush"}
+LAKE = [blob("00:00:00", "FlushFile", 200) | LAKE_URI, blob("00:00:01", "ReadFile", 200) | LAKE_URI,
+        blob("00:00:02", "CreatePathFile", 412) | LAKE_URI,
+        blob("00:00:03", "DeleteFile", 200) | LAKE_URI,
+        blob("00:00:03", "AppendFile", 202) | LAKE_URI]  # fmt: skip
 FORMS = {
     "CloudTrail": json.dumps({"Records": TRAIL}), "CloudTrail, lines": lines(TRAIL),
     "S3's server access log": ACCESS,
     "Google's audit log": json.dumps(AUDIT, indent=2), "Google, lines": lines(AUDIT),
     "Azure's resource log": lines(BLOB), "Azure, array": json.dumps(BLOB),
+    "Azure's Data Lake": lines(LAKE),
 }  # fmt: skip
 
 

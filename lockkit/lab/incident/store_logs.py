@@ -258,7 +258,11 @@ def _audit(record: Mapping[str, Any]) -> LoggedRequest | str | None:
 
 
 _BLOB = {"PutBlob": "PUT", "PutBlockList": "PUT", "GetBlob": "GET", "GetBlobProperties": "HEAD",
-         "DeleteBlob": "DELETE"}  # fmt: skip
+         "DeleteBlob": "DELETE", "CopyBlob": "PUT", "UndeleteBlob": "PUT",
+         # Data Lake (abfss), by Microsoft's list of logged operations. A file's new content appears
+         # with its flush; a rename is a request for the new name.
+         "CreatePathFile": "PUT", "FlushFile": "PUT", "RenamePathFile": "PUT", "ReadFile": "GET",
+         "GetFileProperties": "HEAD", "GetPathStatus": "HEAD", "DeleteFile": "DELETE"}  # fmt: skip
 
 
 def _blob(record: Mapping[str, Any]) -> LoggedRequest | str | None:
