@@ -211,6 +211,7 @@ def test_a_store_refuses_an_option_of_the_wrong_kind(option: str) -> None:
         ("ftp://h", "is not a URL"),
         ("http://[::1", "is not a URL"),
         ("http://user:secret@h:0", "has no port from 1 to 65535"),
+        ("http://user:secret", "has no port from 1 to 65535"),
         (3, "is a int, no URL"),
         (b"http://h", "is a bytes, no URL"),
     ],

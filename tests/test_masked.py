@@ -26,8 +26,8 @@ from lockkit.providers.hive import _owner
 from lockkit.providers.holder import ServiceHolder
 from lockkit.providers.zookeeper import HOLDER, _said
 from lockkit.recipes.election import Election
+from lockkit.recipes.election.epochs import epoch_key
 from lockkit.recipes.granular.queued import _entry
-from lockkit.recipes.guarded import epoch_key
 from lockkit.recipes.queue import QueueError
 from lockkit.recipes.queue.file import decode as queue_of
 from lockkit.sinks import EventSink, listening
@@ -164,6 +164,15 @@ def test_a_name_that_a_url_must_not_contain_is_masked_in_every_text(name: str) -
         f"before {name}=*** after {name} = ***&x"
     )
     assert masked(f"{name}%3Dhidden") == f"{name}%3D***"
+
+
+@pytest.mark.parametrize("scheme", ["az", "abfs", "abfss"])
+def test_a_key_behind_an_azure_account_is_found_and_a_port_is_none(scheme: str) -> None:
+    assert carries_secret(f"{scheme}://lake@acct:Secret/orders")
+    assert carries_secret(f"{scheme}://lake@acct.dfs.core.windows.net:1Secret")
+    for place in ("lake@acct", "lake@acct.dfs.core.windows.net:443", "lake@acct:10000", "lake"):
+        assert not carries_secret(f"{scheme}://{place}/orders:a")
+        assert not carries_secret(f"{scheme}://{place}")
 
 
 def test_numbers_of_json_are_no_credentials() -> None:

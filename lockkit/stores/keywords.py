@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from numbers import Integral, Real
@@ -81,7 +82,8 @@ def check_endpoint(endpoint: object, doing: str, name: str = "endpoint") -> None
     if isinstance(endpoint, str):
         why = why_no_endpoint(endpoint)
     if why:
-        shown = "" if any(each in str(endpoint) for each in "@?#") else f"={brief(endpoint)}"
+        secret = re.search(r"[@?#]|[^:/]:(?!\d*(?:/|$))", str(endpoint).rpartition("://")[2])
+        shown = "" if secret else f"={brief(endpoint)}"
         raise StoreError(
             f"{doing}: its {name}{shown} {why}", cure="write http://host:port or https://host"
         )

@@ -15,6 +15,8 @@ _USER = re.compile(r"://[^/?#@]*:[^/?#]*@")  # as RFC 3986 (3.2.1) writes it
 _PORT = re.compile(r":\d+(?=,|$)")
 _BARE_BUCKETS = ("s3", "s3a", "gs")
 """Their buckets' names contain neither `:` nor `@`. Azure writes container@account."""
+_AZURE, _NO_PORT = ("az", "abfs", "abfss"), re.compile(r"^[^/?#:]*:(?!\d*(?:[/?#]|$))")
+"""After an account's name comes a port or nothing: anything else may be the account's key."""
 
 
 def carries_secret(url: str, *, with_port: bool = False) -> bool:
@@ -36,9 +38,11 @@ def carries_secret(url: str, *, with_port: bool = False) -> bool:
 def _has_user(url: str, with_port: bool) -> bool:
     scheme, _, rest = url.partition("://")
     rest = rest or re.split(":/|//", scheme, maxsplit=1)[-1]  # a character too few, or no scheme
-    before, at, _ = rest.partition("@")
+    before, at, after = rest.partition("@")
     host = re.split(r"[/?#]", before, maxsplit=1)[0]
     if at and host == before and scheme.lower() in _BARE_BUCKETS:
+        return True
+    if at and host == before and scheme.lower() in _AZURE and _NO_PORT.search(after):
         return True
     host = _PORT.sub("", host) if with_port else host
     return bool(at) and ":" in host
