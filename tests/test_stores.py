@@ -984,3 +984,15 @@ def test_a_folder_that_cannot_be_created_is_an_error_and_not_throttling() -> Non
         pytest.skip("this system has no /proc")
     with pytest.raises(StoreError, match=r"cannot write a/b: .*; no directory can be made there"):
         open_store("file:///proc/lockkit").put("a/b", b"", IfAbsent())
+
+
+@pytest.mark.parametrize("url", ["az://lake@acct/orders", "az://lake@acct.dfs.core.windows.net/orders"])
+def test_azures_token_over_http_is_refused_with_the_key_that_is_missing(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(StoreError, match=r"https only.*no account key.*set AZURE_STORAGE_KEY"):
+        open_store(url, endpoint="http://127.0.0.1:9")
+    monkeypatch.setenv("AZURE_STORAGE_KEY", "YW55")
+    open_store(url, endpoint="http://127.0.0.1:9").close()

@@ -441,6 +441,12 @@ def _client(container: str, account_host: str, options: StoreOptions) -> Contain
     if "credential" not in extra:
         extra["credential"] = _credential(account_url)
     if hasattr(extra["credential"], "get_token"):
+        if account_url.lower().startswith("http:"):
+            raise StoreError(
+                f"cannot log in at {urlsplit(account_url).hostname}: Azure's tokens are sent over "
+                "https only, and no account key was given for http; set AZURE_STORAGE_KEY or "
+                "AZURE_STORAGE_SAS_TOKEN, or pass credential=... (`lockkit serve` takes any key)"
+            )
         extra["credential"] = TimedCredential(extra["credential"])
     if is_loopback(account_url):
         settings["use_env_settings"] = False  # HTTP_PROXY leads to another machine
