@@ -354,6 +354,44 @@ def test_claim(lost_responses, lake):
     assert ".svg" in said
 
 
+def test_a_block_that_a_person_interrupts_names_its_case_its_picture_and_how_to_repeat_it(
+    run: Run, pytester: pytest.Pytester
+) -> None:
+    program = """
+def test_claim(lost_responses, lake):
+    with lost_responses:
+        if claim(lake) == 412:
+            raise KeyboardInterrupt  # Ctrl-C in a block that hangs
+"""
+    pytester.makepyfile(test_it=CLIENT + program)
+    result = pytester.runpytest_inprocess(
+        "-p", NAME, "--lockkit-faults=lost", no_reraise_ctrlc=True
+    )
+    said = result.stdout.str()
+    assert "lost:put claim ran:" in said and "1 PUT    claim" in said
+    assert "picture: " in said and "--lockkit-case=lost:put claim" in said
+
+
+def test_the_picture_of_a_test_whose_parameter_has_a_slash_has_the_tests_name(run: Run) -> None:
+    program = """
+import pytest
+
+@pytest.mark.parametrize("place", ["a[x]/$y"])
+def test_one(lost_responses, lake, place):
+    with lost_responses:
+        assert claim(lake) != 412
+
+@pytest.mark.parametrize("place", ["b[x]/$y"])
+def test_two(lost_responses, lake, place):
+    with lost_responses:
+        assert claim(lake) != 412
+"""
+    said = run(program, "--lockkit-faults=lost").stdout.str()
+    pictures = re.findall(r"^picture: .*[/\\](.*)$", said, re.M)
+    assert ["test_one" in each for each in pictures] == [True, False]
+    assert all(each.startswith("test_it.py_") for each in pictures)
+
+
 def test_a_case_that_no_test_has_is_an_error_that_lists_the_cases(run: Run) -> None:
     result = run(RIGHT, "--lockkit-case=lost:put order")
     result.assert_outcomes(failed=1)

@@ -118,7 +118,11 @@ def _all_cases(item: pytest.Item, cases: CaseRun, clean: pytest.TestReport) -> p
     skipped: list[str] = []
     duration, ran = clean.duration, 0
     for case in pick.cases:
-        reports, ran = cases.once(case), ran + 1
+        try:
+            reports, ran = cases.once(case), ran + 1
+        except KeyboardInterrupt as error:  # of a block that hangs; pytest prints the note
+            error.add_note(f"{plain(case.id)} ran:\n{_shown(item, case, cases.script)}")
+            raise
         duration += sum(each.duration for each in reports)
         failing = cases.report_of(reports)
         if cases.script.struck is None:
@@ -194,7 +198,8 @@ def _skipped(cases: list[str]) -> str:
 
 def _shown(item: pytest.Item, case: Case, script: FaultScript) -> str:
     nodeid = _nodeid(item)
-    name = re.sub(r"[^\w.-]+", "_", f"{nodeid.rpartition('/')[2]}-{case.id}")[-180:]
+    file, _, within = nodeid.partition("::")
+    name = re.sub(r"[^\w.-]+", "_", f"{Path(file).name}::{within}-{case.id}")[-180:]
     title = f"{nodeid}  {plain(case.id)}"
     picture = draw(title, case.kind, script.sent, _folder(item) / f"{name}.svg")
     by_name = NAME if NAME in item.config.option.plugins else ""
