@@ -1,9 +1,8 @@
 """One grant of the storage lock, from the first claim to the release, as procedures.
 
 `lease.step` decides and `LeaseClient.steps` carries it out. The procedures here handle the rest:
-when to look again, when to give up, what to settle before giving up, and how long to retry a
-release. `Lock` runs them against a store, the simulator under its virtual clock, the stepper one
-request at a time.
+when to look again, when to give up, what to settle before, and how long to retry a release.
+`Lock` runs them against a store, the simulator on its own clock, the stepper request by request.
 """
 
 from __future__ import annotations

@@ -7,16 +7,14 @@ from urllib.parse import unquote
 
 from lockkit.errors import SECRET_NAMES
 
-CODINGS_MAX = 3
-"""How many layers of percent-encoding are removed to find a credential."""
+CODINGS_MAX = 3  # layers of percent-encoding that are removed to find a credential
 
 _PARAMETER = re.compile(rf"(?:^|[?&;#])\s*{SECRET_NAMES}\s*=", re.I)
 _USER = re.compile(r"://[^/?#@]*:[^/?#]*@")  # as RFC 3986 (3.2.1) writes it
 _PORT = re.compile(r":\d+(?=,|$)")
-_BARE_BUCKETS = ("s3", "s3a", "gs")
-"""Their buckets' names contain neither `:` nor `@`. Azure writes container@account."""
+_BARE_BUCKETS = ("s3", "s3a", "gs")  # their names have no `:` or `@`; Azure: container@account
 _AZURE, _NO_PORT = ("az", "abfs", "abfss"), re.compile(r"^[^/?#:]*:(?!\d*(?:[/?#]|$))")
-"""After an account's name comes a port or nothing: anything else may be the account's key."""
+# After an account's name comes a port or nothing: anything else may be the account's key.
 
 
 def carries_secret(url: str, *, with_port: bool = False) -> bool:

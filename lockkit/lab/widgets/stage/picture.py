@@ -59,7 +59,7 @@ def picture(run: Stage) -> Scene:
     }  # fmt: skip
 
 
-def _harm(run: Stage) -> tuple[float, Trip, str] | None:
+def _harm(run: Any) -> tuple[float, Trip, str] | None:
     """When the decision was carried out since which a rule is broken, and its actor's request."""
     from lockkit.lab.widgets.stage.fork import fork
 
@@ -67,7 +67,7 @@ def _harm(run: Stage) -> tuple[float, Trip, str] | None:
     for count in range(len(run.decisions), -1, -1):
         if well:
             return None
-        before = fork(run, count - 1) if count else None
+        before: Any = fork(run, count - 1) if count else None
         well = before is None or before.verdict.well
         if before is not None:
             before.close()
