@@ -258,6 +258,23 @@ def test_a_writer_that_sees_another_commit_under_way_is_one_among_others(
         assert client.contended
 
 
+def test_an_append_among_others_reads_no_commit_to_compare_its_columns(url: str) -> None:
+    """The fence names the table's columns, and decides no append with others."""
+    with Table(url) as table, Table(url) as another:
+        table.append(rows("a"))
+        another.append(rows("b"))
+        client = table._upkeep.context.together[0]
+        client.timeline, client.contended = None, 3
+        client.ahead.clear()
+        published(another)
+        asked: list[str] = []
+        spy(table, asked.append)
+        table.append(rows("c"))
+        assert [each for each in asked if each.startswith("list .hoodie/timeline/2")]
+        assert not [each for each in asked if each.startswith("get") and ".commit" in each]
+    assert values(url) == judged(url) == dict.fromkeys("abc", 0)
+
+
 def test_a_writer_whose_own_last_commit_is_not_published_yet_is_not_among_others(url: str) -> None:
     with Table(url) as table:
         mine = [table.append(rows(each)) for each in "ab"][-1]

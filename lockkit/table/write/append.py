@@ -77,7 +77,8 @@ def _prepare(
     """Survey the instant in parallel with writing its files and its inflight file.
 
     No `Prepared` if the instant turns out to be useless; then its files are deleted. Of the commits
-    of others after `schema_at`, the newest is read: it has the table's columns.
+    of others after `schema_at`, the newest is read: it has the table's columns. With group commit
+    the fence has them.
     """
     stats = tuple(file.stat for file in files)
     drafted = draft(
@@ -91,7 +92,8 @@ def _prepare(
 
         yield from discard(taken, now, [stat.path for stat in stats])
         return None, now
-    if new.schema_at != max(now.commits, default=""):
+    decided = new.way is not None and new.way.has_columns(new.schema)
+    if new.schema_at != max(now.commits, default="") and not decided:
         from lockkit.table.occ.outgrown import refuse_other_columns  # rarely another's commit
 
         yield from refuse_other_columns(taken, body, new.schema_at, now)

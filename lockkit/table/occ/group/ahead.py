@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from lockkit.errors import StoreError
@@ -18,6 +19,7 @@ from lockkit.protocol.outcome import Applied, Found, IfAbsent, NotModified, Vers
 from lockkit.runtime import Note, Parallel, Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import delete, put_once, read
 from lockkit.table.errors import TableError
+from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import (
     LANES,
     Timeline,
@@ -26,7 +28,7 @@ from lockkit.table.format.timeline import (
     refuse_ahead,
 )
 from lockkit.table.occ.covered import CheckedHorizon
-from lockkit.table.occ.fence import FENCE_BYTES_MAX, FENCE_KEY
+from lockkit.table.occ.fence import FENCE_BYTES_MAX, FENCE_KEY, digest
 from lockkit.table.occ.group.commit import FAST_RUN_MAX, GroupClient, ListedBeside, decision_in
 from lockkit.table.occ.group.fence import parse_group_fence, unpacked
 from lockkit.table.occ.group.tail import give_way, with_tail
@@ -91,6 +93,11 @@ class GroupAppend:
         """The listing to decide by; None: the decision needs a later one."""
         return self.listed
 
+    def has_columns(self, schema: str) -> bool:
+        """Whether the fence names these columns: it decides no append with others."""
+        fence = self.listed.fence if self.listed else self.client.known
+        return fence is not None and bool(fence.schema) and fence.schema == schema_id(schema)
+
     def stands(self) -> Procedure[bool]:
         """Whether the snapshot is complete, for a rewrite that has nothing to commit.
 
@@ -154,6 +161,13 @@ def as_decided(client: GroupClient, after: str) -> Timeline | None:
 
 def _listed_after(taken: TakenInstant) -> str:
     return CheckedHorizon(taken.known.horizon).listed_after
+
+
+@lru_cache(maxsize=16)
+def schema_id(found: str | None) -> str:
+    """Equal for equal columns, in whatever order and form they are written."""
+    columns = sorted((each.name, str(each.type)) for each in arrow_schema(found)) if found else []
+    return digest(repr(columns).encode())[:16] if columns else ""
 
 
 def spread_ms(client: GroupClient) -> Procedure[int]:

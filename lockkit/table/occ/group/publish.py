@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
-from functools import lru_cache
 from typing import Any, Protocol
 
 from lockkit.clock import Clock
@@ -27,24 +26,19 @@ from lockkit.table.errors import (
 )
 from lockkit.table.format.layout import NO_COMMIT, parse_commit
 from lockkit.table.format.properties import recheck_config
-from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.taken_back import refuse_taken_back
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, parse_timeline
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.covered import pending_commits
-from lockkit.table.occ.fence import (
-    COMMIT,
-    FENCE_KEY,
-    NO_INSTANT,
-    digest,
-)
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT
 from lockkit.table.occ.group.ahead import (
     GroupAppend,
     GroupRewrite,
     give_back,
     is_busy,
     reserve_ahead,
+    schema_id,
 )
 from lockkit.table.occ.group.archived import completion_of
 from lockkit.table.occ.group.commit import (
@@ -293,13 +287,6 @@ def _earlier(instant: str, now: Timeline) -> frozenset[str]:
     since_ms = instant_ms(instant) - FOLLOWS_MS
     before = (each for each in pending_commits(now) if each < instant)
     return frozenset(each for each in before if instant_ms(each) > since_ms)
-
-
-@lru_cache(maxsize=16)
-def schema_id(found: str | None) -> str:
-    """Equal for equal columns, in whatever order and form they are written."""
-    columns = sorted((each.name, str(each.type)) for each in arrow_schema(found)) if found else []
-    return digest(repr(columns).encode())[:16] if columns else ""
 
 
 def _entry_of(client: GroupClient, instant: str, kind: str) -> Procedure[GroupDecision | None]:
