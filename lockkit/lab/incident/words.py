@@ -43,7 +43,8 @@ def sentence(each: Event) -> str:
         case "ask":
             return f"{at}  {who} asks: {plain(get('op'))} {name}"
         case "answer":
-            return f"{at}  {who} gets the answer to its {plain(get('op'))}: {plain(get('outcome'))}"
+            outcome = plain(get("outcome")).replace("_", " ")
+            return f"{at}  {who} gets the answer to its {plain(get('op'))}: {outcome}"
         case _:
             lines = narrate([each])
             return f"{at}  {lines[0].partition('  ')[2]}" if lines else proof(each)
