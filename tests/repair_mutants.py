@@ -228,11 +228,11 @@ REPAIRS: dict[str, dict[str, Any]] = {
     },
     "a grant is used below the fence's epoch": {"publish._rise_above_fence": nothing},
     "a commit rolls a dead writer back without the fence": {
-        "dead.roll_back_held": rolled_back_by_the_lock_alone,
+        "failed.roll_back_held": rolled_back_by_the_lock_alone,
     },
     "a commit rolls back what it saw pending before it had the lock, and does not look again": {
-        "dead.roll_back_met": rolled_back_unlooked,
-        "dead.roll_back": altered(roll_back, _files_of=files_of_what_was_pending),
+        "failed.roll_back_met": rolled_back_unlooked,
+        "failed.roll_back": altered(roll_back, _files_of=files_of_what_was_pending),
     },
 }
 HUDI_REPAIRS: dict[str, dict[str, Any]] = {
@@ -243,7 +243,7 @@ HUDI_REPAIRS: dict[str, dict[str, Any]] = {
         "attempt.WriteAttempt._tries": without_heartbeat,
     },
     "beside Hudi the lock is released before every clock has passed the instant": {
-        "hudi_clocks.wait_out": nothing,
+        "committing.wait_out": nothing,
     },
 }
 PLACES: dict[str, tuple[SimScenario, dict[str, Any]]] = {

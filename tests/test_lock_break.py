@@ -44,6 +44,8 @@ def store(url: str) -> Store:
 def written_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     """What these tests have just written counts as not renewed."""
     monkeypatch.setattr(standing, "HUDI_LEASE_MS", -60_000)
+    ends = lambda record, _written_ms, _policy: record.valid_until_ms  # noqa: E731
+    monkeypatch.setattr(standing, "hudi_end_ms", ends)
 
 
 def dead(epoch: int = 7) -> Record:

@@ -107,7 +107,8 @@ def test_clicks_go_through_a_run_and_the_newest_one_counts() -> None:
     clicked(panel, "End")
     assert panel.wait()
     assert panel.lanes.status["verdict"] == "INVALID"
-    assert f"Move {panel.outcome.steps}, the end: {panel.outcome.violation}" in panel._status.value
+    assert f"Move {panel.outcome.steps}, the end: epoch 6 committed" in panel._status.value
+    assert "This breaks the rule: no stale write" in panel._status.value
     clicked(panel, "Start")
     assert panel.wait()
     assert panel.outcome.steps == 0 and panel.lanes.status["verdict"] == "VALID"

@@ -175,7 +175,7 @@ def test_a_seed_that_is_none_gets_a_message_that_names_its_field(
     played: Any, seed: str, button: str
 ) -> None:
     played.fill("#pg-simulate [name=seed]", seed)
-    played.get_by_role("button", name=button).click()
+    played.get_by_role("button", name=button, exact=True).click()
     played.wait_for_selector("#pg-said.pg-bad >> text=The seed is a whole", timeout=SOON_MS)
 
 

@@ -22,7 +22,7 @@ def name_of(key: str) -> str:
     return f"{tail(key.rpartition('/')[0])}/{name}" if name.isdigit() else name
 
 
-def asked(scenario: str, request: Request, bodies: Mapping[tuple[str, str], bytes]) -> str:
+def words_of(scenario: str, request: Request, bodies: Mapping[tuple[str, str], bytes]) -> str:
     """The meaning of a request; `bodies` has the content of each version of an object."""
     if isinstance(request, Get | List):
         several = scenario in ("wal", "election", "striped")

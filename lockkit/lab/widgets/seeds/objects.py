@@ -28,7 +28,7 @@ from lockkit.lab.widgets.scene import (
     text,
     whole,
 )
-from lockkit.lab.widgets.seeds.named_writes import asked, body_of, state_of
+from lockkit.lab.widgets.seeds.named_writes import body_of, state_of, words_of
 from lockkit.lab.widgets.stage.picture import (
     CAPTION,
     arrow_of,
@@ -205,7 +205,7 @@ class _Objects:
         yield from sorted(found, key=lambda each: each[1].at_ms)
 
     def _said(self, request: Request) -> str:
-        return asked(self.scenario, request, self.bodies)
+        return words_of(self.scenario, request, self.bodies)
 
     def _arrow(self, trip: Trip, proofs: set[str]) -> Scene:
         arrow = arrow_of(trip, self.hue, self._said(trip.request), self.writes)

@@ -17,7 +17,7 @@ from lockkit.lab.widgets.scene import (
     text,
     whole,
 )
-from lockkit.lab.widgets.seeds.named_writes import asked, body_of, state_of
+from lockkit.lab.widgets.seeds.named_writes import body_of, state_of, words_of
 from lockkit.lab.widgets.stage.requests import plain, shown
 from lockkit.lab.widgets.stage.staged import Stage, Trip
 from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled
@@ -37,7 +37,7 @@ def picture(run: Stage) -> Scene:
     applied, writes = [each for each in trips if _applied(each)], last_writes(trips)
     bodies = {(_key(each), each.answer.version): each.request.body
               for each in applied if isinstance(each.request, Put)}  # fmt: skip
-    words = {each.id: asked(run.play_name, each.request, bodies) for each in trips}
+    words = {each.id: words_of(run.play_name, each.request, bodies) for each in trips}
     proofs = _proofs(trips, harm[1]) if harm else set()
     rows = [row_of(n, each, hue, words[each.id]) for n, each in enumerate(applied, 1)]
     requests = {each.id: each.request for each in trips}
