@@ -275,23 +275,6 @@ def test_an_append_among_others_reads_no_commit_to_compare_its_columns(url: str)
     assert values(url) == judged(url) == dict.fromkeys("abc", 0)
 
 
-@pytest.mark.parametrize("write", ["append", "upsert"])
-def test_a_writer_among_others_that_follows_none_decides_by_its_only_listing(
-    url: str, write: str
-) -> None:
-    with Table(url) as table:
-        table.append(rows("a"))
-        published(table)
-        client = table._upkeep.context.together[0]
-        client.timeline, client.contended = None, 3
-        client.ahead.clear()
-        asked: list[str] = []
-        spy(table, asked.append)
-        getattr(table, write)(rows("a" if write == "upsert" else "b", v=1))
-        assert len([each for each in asked if each.startswith("list .hoodie/timeline/2")]) == 1
-    assert values(url) == judged(url) == ({"a": 1} if write == "upsert" else {"a": 0, "b": 1})
-
-
 def test_a_writer_whose_own_last_commit_is_not_published_yet_is_not_among_others(url: str) -> None:
     with Table(url) as table:
         mine = [table.append(rows(each)) for each in "ab"][-1]

@@ -10,17 +10,15 @@ from lockkit.lab.verify.scenarios.group_table import MUTANTS, SCENARIO
 from lockkit.lab.verify.sim import simulate
 
 FIRST, LAST = 1, 90
-RARE = (93,)
-"""Tried first: few seeds have an upsert that changes nothing just as another client decides."""
-STEADY = (12, 27, 28, 35)
+STEADY = (4, 7, 14, 19)
 QUICK = ("unlisted tail", "own files", "nothing at once", "reader's tail", "tail given up",
          "acknowledged", "unpublished")  # fmt: skip
 
 
 def is_found(name: str) -> int | None:
-    """A seed in which it breaks something."""
+    """The first seed in which it breaks something."""
     plays = (simulate(SCENARIO, seed, mutant=MUTANTS[name], judge=False)
-             for seed in (*RARE, *range(FIRST, LAST + 1)))  # fmt: skip
+             for seed in range(FIRST, LAST + 1))  # fmt: skip
     return next((each.seed for each in plays if each.violation), None)
 
 

@@ -14,7 +14,6 @@ from lockkit.lab.course.together import ANOTHER, Combining, Writing, batches, ra
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, PreconditionFailed
 from lockkit.runtime import Get, List, Procedure, Put, Sleep, Unique, WallMs
-from lockkit.stores import ListEntry
 from lockkit.table.format.timeline import LANES, V9, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
 from lockkit.table.occ.group.ahead import spread_ms
@@ -27,14 +26,12 @@ from lockkit.table.occ.group.commit import (
     GroupView,
     GroupWrite,
     await_decision,
-    await_turn,
     completed_key,
     decided,
     instant_in,
     is_published,
     make_room,
     offered_as,
-    open_offers,
     publish_round,
     take_turn,
     timeline_key,
@@ -49,7 +46,6 @@ from lockkit.table.occ.group.decision import (
 )
 from lockkit.table.occ.group.fence import (
     format_group_fence,
-    format_offer,
     packed,
     parse_group_fence,
     tombstone,
@@ -252,37 +248,6 @@ def test_a_writer_looks_again_at_once_when_all_older_offers_are_decided() -> Non
     assert (kind, len(asked)) == ("", 2), "one pause and one read"
     kind, asked = carried_out(await_decision(client, mine, LOOK_TRIPS, {T(0)}), lambda _: after)
     assert (kind, len(asked)) == ("", 2 * len(LOOK_TRIPS)), "its owner may still decide"
-
-
-def test_the_next_one_to_decide_reads_the_offers_while_it_waits_and_lists_no_more_after() -> None:
-    window = decisions(2)
-    client, mine, other = client_of(fence_of(window[:1])), T(9), T(12)
-    keys = [V9.requested(window[1].instant), *map(V9.inflight, (mine, other)),
-            *(timeline_key(V9, each, "offer") for each in (mine, other))]  # fmt: skip
-    its = Found(format_offer(Offer(other, 1, sha256=digest(BODY), table="t")), "v")
-    fences = [fence_of(window[:1]), fence_of(window)]
-
-    def answer(request: Any) -> Any:
-        match request:
-            case Get(key) if key == FENCE_KEY:
-                return Found(format_group_fence(fences.pop(0)), f"v{len(fences)}")
-            case Get():
-                return its
-            case List():
-                return [ListEntry(each, 1, "v") for each in keys]
-            case WallMs():
-                return 0
-            case _:
-                return tuple(carried_out(each, answer)[0] for each in request.procedures)
-
-    view, asked = carried_out(
-        await_turn(client, mine, frozenset({window[1].instant})), answer
-    )  # fmt: skip
-    assert not fences, "it looks until the earlier one is decided"
-    assert view.fence.last == 2
-    others, sent = carried_out(open_offers(view), nothing)
-    assert other in {each.instant for each in others} and not sent
-    assert sum(isinstance(each, Sleep) for each in asked) == 1
 
 
 @pytest.mark.parametrize("offered_first", [False, True])

@@ -89,6 +89,10 @@ class GroupAppend:
             yield from give_way(taken.names, taken.instant, taken.action, now)
         return transaction, now
 
+    def decides_by(self) -> ListedBeside | None:
+        """The listing to decide by; None: the decision needs a later one."""
+        return self.listed
+
     def has_columns(self, schema: str) -> bool:
         """Whether the fence names these columns: it decides no append with others."""
         fence = self.listed.fence if self.listed else self.client.known
@@ -131,6 +135,12 @@ class GroupRewrite(GroupAppend):
         if now.fence is not None:
             self.listed.fence, self.listed.version = now.fence
         return transaction, now
+
+    def decides_by(self) -> ListedBeside | None:
+        """None if other clients commit: it lists again after it has written its files, and decides
+        all that is offered by then.
+        """
+        return None if self.client.contended else self.listed
 
 
 def as_decided(client: GroupClient, after: str) -> Timeline | None:

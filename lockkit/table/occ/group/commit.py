@@ -89,9 +89,6 @@ LOOK_TRIPS, FOLLOW_TRIPS = (1.25, 0.75, 1.25, 1.75), (1.75, 1.0, 1.5)
 ROUND_TRIPS, RANK_MAX, ROUNDS_MAX = 2, 4, 4
 """Where the fence takes one write a second: so many round trips after the next one is due a client
 looks, that often again for each older offer up to so many, and for so many replacements."""
-NEXT_MAX, NEXT_LOOKS, NEXT_TRIPS = 3, 6, 0.5
-"""A rewrite that follows so few others lists so often, and so many round trips after each, until it
-is its turn to decide."""
 FRESH_ROUNDS = 2
 """What was decided in the latest rounds is not published by others yet."""
 LEFT_MAX = 8
@@ -667,9 +664,7 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     version = settled if isinstance(settled, Version) else ""
     if version and settled is made:
         client.read[key, version] = write.offer()
-    if view is None and not write.blind and len(write.earlier) <= NEXT_MAX and not client.is_slow:
-        view = yield from await_turn(client, write.instant, write.earlier)
-    elif view is None:
+    if view is None:
         waits = await_decision(client, write.instant, FOLLOW_TRIPS, write.earlier)
         if client.is_slow:
             waits = await_round(client, write.instant, write.earlier)
@@ -744,23 +739,6 @@ def await_decision(
         else:
             client.rate.unchanged(client.version, client.boot_ms())
     return ""
-
-
-def await_turn(
-    client: GroupClient, instant: str, earlier: frozenset[str]
-) -> Procedure[GroupView]:
-    """List until this instant or every `earlier` one is over. Offers are read meanwhile.
-
-    So the next one to decide replaces the fence as soon as it sees the decision before.
-    """
-    for _ in range(NEXT_LOOKS):
-        view = yield from look(client)
-        left = (earlier & view.pending()) - set(view.decided)
-        if not left or instant in view.decided:
-            break
-        yield from open_offers(view)
-        yield Sleep(client.trip_ms / 1000 * NEXT_TRIPS)
-    return view
 
 
 def await_round(

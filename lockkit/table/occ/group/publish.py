@@ -129,9 +129,8 @@ def publish_together(
     write.only = append.only if append is not None else ""
     try:
         view = None
-        first = write.blind or not write.follows  # another rewrite is offered to an earlier commit
-        if append is not None and append.listed is not None and first:
-            view = view_beside(client, append.listed, _keys_of(prepared.transaction))
+        if append is not None and (listed := append.decides_by()) is not None:
+            view = view_beside(client, listed, _keys_of(prepared.transaction))
         if append is not None and is_busy(client):
             client.beside = reserve_ahead(client, prepared.transaction.taken)
         yield Note("checked", {
