@@ -200,8 +200,8 @@ def test_other_handles_are_counted_whatever_their_owner_and_never_oneself() -> N
         with other:
             assert not third.acquire(timeout=0)
     assert third._client.polling.contenders == 2
-    overwrite(first, as_hudi(until_ms=first.clock.wall_ms() + 1, owner="hudi"))
-    assert third.acquire(timeout=5)
+    overwrite(first, as_hudi(until_ms=first.clock.wall_ms() + 1000, owner="hudi"))
+    assert third.acquire(timeout=30)
     assert third._client.polling.contenders == 3
     third.release()
     third._client.forget()
