@@ -166,7 +166,7 @@ def test_a_killed_holder_whose_command_still_runs_is_not_broken(
         assert found["process_lives"] is True and found["breakable"] is False
         version = found["version"]
         assert main(["lock", "break", url, "--version", version]) == 75
-        assert "look again then, or end it" in capsys.readouterr().err
+        assert "look again then, or end the command" in capsys.readouterr().err
         found = said(capsys, "incident", url, "--watch-s", "0", code=1)
         assert found["diagnosis"]["pattern"] == "holder stopped renewing"
         guard.kill()

@@ -65,7 +65,7 @@ class ServiceHolder:
             case ProcessState.STOPPED:
                 return False, "its process is stopped, and continues if it is resumed: end it first"
             case ProcessState.COMMAND_RUNS as state:
-                return False, f"its process: {state.value}: look again then, or end it"
+                return False, f"its process {state.value[3:]}: look again then, or end the command"
         if self.no_holder:
             return None, f"{self.no_holder}; break it, unless a person made it to hold the lock"
         if self.kept_alive:
