@@ -409,7 +409,7 @@ def test_a_lock_that_was_taken_away_by_hand_is_lost(by: str) -> None:
 def test_a_lock_that_was_taken_over_is_lost_even_if_only_the_release_detects_it() -> None:
     lock = Lock(memory(), ttl_s=100, renew_interval_s=10)
     lock.acquire()
-    overwrite(lock, as_hudi(until_ms=1, owner="thief"))
+    overwrite(lock, as_hudi(until_ms=1, owner="thief", expired=True))
     assert lock.owned()
     with pytest.raises(LockLost, match=r"'thief' .* was in the lock object"):
         lock.release()
