@@ -23,21 +23,28 @@ SECRET_NAMES = (
 )
 """A whole name of a credential; no part is tried twice, so that long texts take linear time."""
 _PROSE = (  # after `password:` such a word is the next one of a sentence
-    r"(?!(?:an?|are|cannot|denied|empty|expired|has|i[fnst]|incorrect|invalid|missing|must|not?|none|"
-    r"o[fn]|refused|rejected|required|run|se[et]|that|the|this|to|unknown|use|was|were|wrong|yes)\b)"
+    r"(?!(?:an?|and|are|cannot|denied|empty|expired|has|i[fnst]|incorrect|invalid|missing|must|needs|"
+    r"not?|none|o[fnr]|refused|rejected|required|run|se[et]|that|the|this|too?|unknown|use|was|were|"
+    r"with|wrong|yes)(?![\w/+=]))"
 )
 _JSON = r"\\*[\"'] *+[:,] *+b?\\*(?=[\"'])"
+_NEXT = r"[ \t]*+(?:\n[ \t]*+(?=[^\s=:]++=*(?:\s|$)))?"  # it may be on the next line, by itself
 _NAMED = re.compile(
-    rf"((?<![\w./-]){SECRET_NAMES}(?: *= *|%(?:25)*3d|{_JSON}|>"
-    rf"|(?:(?<=word)|(?<=key|pwd)) ?: *+(?:\n +)?{_PROSE}"
+    rf"((?<![\w./-])(?:(?!tokeniz|secretar|[\w.-]*continuation){SECRET_NAMES}"
+    rf"(?!(?<=[^s]s) *= *\d{{1,6}}\b)(?:[ \t]*(?:=>?|:=){_NEXT}|%(?:25)*3d|{_JSON}|>"
+    rf"|(?:(?<=word)|(?<=key|pwd))(?: ?:(?:[ \t]*+\n +|{_NEXT})|\t+){_PROSE}"
     rf"|(?<=cret|oken|rase|tial|ture) ?:(?: *+(?=[^\s\d]*\d)|(?=\S)){_PROSE})"
-    r"|(?<![\w./%-])(?:[\w.-]*%(?:25)*(?:[46][1-9a-f]|[57][0-9a]))++[\w.-]*(?:=|%(?:25)*3d)"
-    rf"|(?<!\w)(?:authorization(?:{_JSON}| ?[:=] *+{_PROSE}(?:(?:bearer|basic|token|apikey|aws"
-    r"|sharedkey(?:lite)?) +)?)|bearer +(?=\S{16})))(?!\.\.\.(?:\W|$))"
-    r"(?:'[^'\n]+'|(?<!\\)\"(?:[^\"\\\n]|\\.)++\"|\"[^\"\n]+\"|[^\s&;]+)", re.I
+    rf"|--{SECRET_NAMES} +(?!-){_PROSE}"
+    r"|(?<!%)(?:[\w.-]*%(?:25)*(?:[46][1-9a-f]|[57][0-9a]))++[\w.-]*(?:=|%(?:25)*3d)"
+    rf"|(?:[\w-]*authorization|(?:set-)?cookie)(?:{_JSON}| ?[:=] *+{_PROSE}"
+    r"(?:(?:bearer|basic|token|apikey|aws|sharedkey(?:lite)?) +)?)|bearer +(?=\S{16})"
+    r"|(?=eyJ[\w-]{10,}+\.)|digest:(?!sha|md5)[^\s:]+:)|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)"
+    r"(?!\.\.\.(?:\W|$))(?:(?<=KEY-----)(?:(?!-----END)[\s\S])+"
+    r"|'[^'\n]+'|(?<!\\)\"(?:[^\"\\\n]|\\.)++\"|\"[^\"\n]+\"|[^\s&;]+)", re.I
 )  # fmt: skip
-_BARE = re.compile(  # user:password@host, but no port or process, ARN, image or service account
-    r"(?<![^\s\"'])(?=[^\s\"'@:/a-z]*[a-z])([^\s\"'@:/]++)(?<!\barn):(?!//|\d{1,7}@|\S*://)[^\s\"']+@"
+_BARE = re.compile(  # user:password@host, but no port, process or job, ARN, image, service account
+    r"(?<![^\s\"'])(?=[^\s\"'@:/a-z]*[a-z])([^\s\"'@:/]++)(?<!\barn):(?!//|\d{1,7}@|\S*://"
+    r"|[a-z]+(?:[-_][a-z\d]+)*@[a-z][\w-]*-\d+(?![\w.:/-]))[^\s\"']+@"
     r"(?=[^\W\d][\w.-]*+(?<!\.gserviceaccount\.com)(?!:[\da-f]{32})|\d+(?:\.\d+){3}|\[)", re.I
 )  # fmt: skip
 
@@ -91,9 +98,6 @@ class StatedError(LockkitError):
     def __init__(self, what: str, why: str = "", cure: str = "") -> None:
         self.what, self.why, self.cure = what, why, cure
         super().__init__(f"{what}{why and f' {why}'}{cure and f'; {cure}'}")
-
-
-# --- locks ----------------------------------------------------------------------------------------
 
 
 class LockBusy(LockkitError):
@@ -168,9 +172,6 @@ class BreakRefused(StatedError):
     """The lock was not broken, and nothing was written over it. `what` names the lock."""
 
 
-# --- stores ---------------------------------------------------------------------------------------
-
-
 class StoreError(LockkitError):
     """The store cannot be used as configured (denied, no bucket, wrong region, bad credentials).
 
@@ -204,9 +205,6 @@ class UnknownKeyword(LockkitError, TypeError):
     """A keyword argument that neither the function nor the store's client takes."""
 
 
-# --- tables ---------------------------------------------------------------------------------------
-
-
 class TableError(StatedError):
     """The table, or a file of it, is not what it should be. Nothing was published by this call."""
 
@@ -220,9 +218,6 @@ class Unanswered(TableError):
     def __init__(self, what: str, why: str = "", cure: str = "", *, doubt: bool) -> None:
         super().__init__(what, why, cure)
         self.doubt = doubt
-
-
-# --- times ----------------------------------------------------------------------------------------
 
 
 TIME_MS_MAX = 1e15

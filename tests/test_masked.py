@@ -101,6 +101,20 @@ SHORT = "https://anna:secret-word@ci.test/job/7"
         "<SecretAccessKey>secret</SecretAccessKey>",
         f"password='{'long ' * 60}secret'",
         "https%25253A%25252F%25252Fanna%25253Asecret%252540ci.test",
+        "aws --password secret",
+        "--db-password  a/secret",
+        "password\tsecret",
+        "password\t=\tsecret",
+        "password := secret",
+        "password => secret",
+        "password=\nsecret",
+        "password:\nsecret",
+        "-----BEGIN PRIVATE KEY-----\nMIIEsecret\nsecret==\n-----END PRIVATE KEY-----",
+        "-----BEGIN RSA PRIVATE KEY-----\\nMIIEsecret -----END",
+        "token eyJhbGciOiJIUzI1NiJ9.secret",
+        "Set-Cookie: session=secret; Path=/",
+        "digest:user:secret",
+        "anna:secret@db-1:5432/jobs",
     ],
 )
 def test_no_form_of_a_password_in_a_url_is_shown(url: str) -> None:
@@ -144,6 +158,11 @@ def test_no_form_of_a_password_in_a_url_is_shown(url: str) -> None:
         "serviceAccount:lock@project.iam.gserviceaccount.com",
         "registry/image:1.2@sha256:" + "0f" * 32,
         "git@github.com:organisation/repository",
+        "holder nightly:etl@host-3, spark:app-20261127@ip-10-0-0-1",
+        "tokens=3 held, access_keys=12",
+        "continuation-token=1ueGcxLPRx1Tr NextContinuationToken=a tokenizer=bpe",
+        "give --access-key and --secret-key: the one needs --secret-key too",
+        "password=\nuser=anna",
     ],
 )
 def test_a_url_without_a_password_is_shown_in_full(url: str) -> None:
