@@ -176,6 +176,33 @@ def test_a_debug_log_of_a_client_that_uses_an_access_point_is_believed() -> None
     assert not is_of("s3://lake/other", f"{alias}/{KEY}")
 
 
+STAMP = "2026-01-01 00:00:00,000"
+LOGGED = {
+    "botocore": f"{STAMP} botocore.endpoint [DEBUG] Sending http request: <AWSPreparedRequest "
+    f"stream_output=True, method=GET, url=https://HOST/{KEY}, headers={{'User-Agent': b'x'}}>\n",
+    "http.client": f"send: b'GET /{KEY} HTTP/1.1\\r\\nHost: HOST\\r\\n\\r\\n'\n",
+    "urllib3": f'{STAMP} urllib3.connectionpool https://HOST:443 "GET /{KEY} HTTP/1.1" 200 1\n',
+}
+
+
+@pytest.mark.parametrize("form", LOGGED)
+def test_a_bucket_in_the_host_of_a_debug_log_is_that_of_its_requests(form: str) -> None:
+    for host, buckets in {
+        "lake.s3.eu-west-1.amazonaws.com": {"lake"},
+        "la.ke.s3.amazonaws.com": {"la.ke"},
+        "s3.amazonaws.com": {"", "lake", "la.ke"},  # the path may have it
+        "etl-12.s3-accesspoint.eu-west-1.amazonaws.com": {"", "lake", "la.ke"},
+        "bucket.vpce-1a-2b.s3.us-east-1.vpce.amazonaws.com": {"", "lake", "la.ke"},
+        "lake.example.org": {"", "lake", "la.ke"},
+    }.items():
+        log = LOGGED[form].replace("HOST", host).encode()
+        read = {
+            bucket for bucket in ("", "lake", "la.ke")
+            if take_in([("log", log)], url=f"s3://{bucket}/orders" if bucket else "").events
+        }  # fmt: skip
+        assert read == buckets | {""}, host
+
+
 @pytest.mark.parametrize(("account", "same"), [
     ("etl", True), ("ETL", True), ("etl-secondary", True), ("other", False),
 ])  # fmt: skip

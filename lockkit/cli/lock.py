@@ -53,19 +53,13 @@ WATCH_EXAMPLE = "lockkit lock watch gs://bucket/table --json | tee lock.jsonl"
 
 def add(commands: Any) -> None:
     about = "Shows a lock, follows its changes, runs a command under it, or breaks it."
-    lock = command(
-        commands, "lock", about=about,
-        example=SHOW_EXAMPLE,
-    )  # fmt: skip
+    lock = command(commands, "lock", about=about, example=SHOW_EXAMPLE)
     verbs = lock.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     parser = command(
-        verbs,
-        "show",
-        help="show the holder, and since when it holds the lock",
-        about=SHOW,
+        verbs, "show", help="show the holder, and since when it holds the lock", about=SHOW,
         example=SHOW_EXAMPLE,
-    )
+    )  # fmt: skip
     _add_common(parser)
     parser.add_argument(
         "--newest",

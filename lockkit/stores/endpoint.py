@@ -377,6 +377,12 @@ def service_of(server: str) -> str:
     return next((each for each, own in PROVIDERS_OWN.items() if own.fullmatch(name)), "")
 
 
+def bucket_in(host: str) -> str:
+    """The bucket in the name of a host of Amazon S3; "" if none, or an access point, is in it."""
+    own = PROVIDERS_OWN["s3"].fullmatch(re.sub(r"\.?(:80|:443)?$", "", host.lower()))
+    return (own[1] or "").rstrip(".") if own and "accesspoint" not in host.lower() else ""
+
+
 def is_providers_own(url: str, server: str) -> bool:
     """Whether requests for `url` go to the service whose write conditions are documented.
 

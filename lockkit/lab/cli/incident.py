@@ -66,10 +66,7 @@ EVIDENCE_MAX = 8
 
 
 def add(commands: Any) -> None:
-    parser = command(
-        commands, "incident", about=ABOUT,
-        example=EXAMPLE,
-    )  # fmt: skip
+    parser = command(commands, "incident", about=ABOUT, example=EXAMPLE)
     parser.add_argument(
         "source",
         nargs="+",

@@ -14,12 +14,12 @@ from urllib.parse import unquote
 
 from lockkit.lab.faults.plan import Fault, RequestFacts
 from lockkit.lab.faults.wire import MessageHead, answer
+from lockkit.stores.endpoint import bucket_in
 
 S3, GCS, AZURE, DYNAMODB = "s3", "gcs", "azure", "dynamodb"
 
 _CLIENT = re.compile(r"lockkit-client/([^\s;()]+)")
 _GCS_OBJECT = re.compile(r"^/(?:upload/|download/)?storage/v1/b/([^/]+)(?:/o(?:/(.*))?)?$")
-_S3_HOST = re.compile(r"^(.+)\.s3(?:express)?[.-](?:[a-z0-9-]+\.)*amazonaws\.com(?:\.cn)?$", re.I)
 _ATTEMPT = re.compile(rb'"attempt"\s*:\s*("(?:[^"\\]|\\.){1,200}")')
 SEARCHED_BYTES = 64 * 1024
 _IP_OR_LOCAL = re.compile(r"^(\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\]|[^.]+)$", re.IGNORECASE)
@@ -62,8 +62,8 @@ _S3_BUCKET_QUESTIONS = {
 def _s3_path(head: MessageHead) -> str:
     """bucket/key; Amazon's own hosts carry the bucket in their name (virtual hosting)."""
     path = unquote(head.path).lstrip("/")
-    hosted = _S3_HOST.match(re.sub(r":\d+$", "", head.headers.get("host", "")))
-    return f"{hosted[1]}/{path}" if hosted else path
+    bucket = bucket_in(head.headers.get("host", ""))
+    return f"{bucket}/{path}" if bucket else path
 
 
 def _under(bucket: str, prefix: str | None) -> str:

@@ -53,13 +53,8 @@ def of_http_client(lines: Iterable[str], who: str, times: LogTimes) -> Found:
             data = _bytes(found[1])
             if start := _REQUEST_LINE.match(data):
                 finish()
-                sent = sent_request(
-                    who,
-                    start[1].decode(),
-                    start[2].decode("latin-1"),
-                    _reported(data),
-                    times.step(),
-                )
+                method, url = start[1].decode(), start[2].decode("latin-1")
+                sent = sent_request(who, method, url, _reported(data), times.step())
                 data = data.partition(b"\r\n\r\n")[2]
             if sent is not None and data:
                 sent = with_body(sent, data)
@@ -212,7 +207,9 @@ class _AzureReader:
 # --- urllib3, as google-cloud-storage over requests writes it: what was answered ------------------
 
 URLLIB3 = re.compile(r"urllib3\.connectionpool|HTTP/1\.[01]\" \d{3}")
-_ANSWERED_LINE = re.compile(r'"([A-Z]{3,7}) (\S{1,8000}) HTTP/[\d.]+" (\d{3})')
+_ANSWERED_LINE = re.compile(
+    r'(?:https?://(\S{1,300}) )?"([A-Z]{3,7}) (\S{1,8000}) HTTP/[\d.]+" (\d{3})'
+)
 
 
 def of_urllib3(lines: Iterable[str], who: str, times: LogTimes) -> Found:
@@ -221,8 +218,9 @@ def of_urllib3(lines: Iterable[str], who: str, times: LogTimes) -> Found:
     for line in lines:
         times.line(line)
         if found := _ANSWERED_LINE.search(line):
-            sent = sent_request(who, found[1], found[2], {}, times.step())
-            done.append(answered(sent, int(found[3]), {}, times.step()))
+            host, method, url, status = found.groups()
+            sent = sent_request(who, method, url, {"host": host or ""}, times.step())
+            done.append(answered(sent, int(status), {}, times.step()))
     return done, 0
 
 

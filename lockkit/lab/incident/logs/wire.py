@@ -16,12 +16,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from lockkit.errors import clipped
 from lockkit.protocol.record import RECORD_BYTES_MAX, Record, decode
+from lockkit.stores.endpoint import bucket_in
 
 KEY_CHARS_MAX = 1_024
 WHO_CHARS_MAX = 40
 NAMES = (
     "if-match", "if-none-match", "x-amz-checksum-crc32", "content-md5", "x-ms-blob-content-md5",
-    "etag", "x-goog-generation", "x-goog-hash", "x-ms-error-code", "date", "user-agent",
+    "etag", "x-goog-generation", "x-goog-hash", "x-ms-error-code", "date", "host", "user-agent",
 )  # fmt: skip
 """The headers that are read; all others are ignored."""
 OTHER_PARTS = {"comp", "restype", "uploads", "uploadId", "delete", "versioning", "tagging", "acl"}
@@ -83,7 +84,8 @@ def sent_request(
         kind = "PUT" if is_upload else method if name else "LIST"
         key, condition = f"{bucket}/{name}", _generation(query)
     else:
-        key, kind = unquote(parts.path).lstrip("/"), _kind(method, query)
+        bucket = bucket_in(parts.netloc or headers.get("host", ""))
+        key, kind = f"{bucket}/{unquote(parts.path).lstrip('/')}".lstrip("/"), _kind(method, query)
         condition = _condition(kind, headers)
     who = clipped(agent[1] if agent else who, WHO_CHARS_MAX)
     return SentRequest(
