@@ -82,7 +82,8 @@ figure(retried, helped)
 # %% [markdown]
 # The store's record shows who decided for whom. In the picture, *offer* is a writer's request,
 # *decides* and a number is one write of the fence with so many commits, and a ring marks a commit
-# that another writer decided.
+# that another writer decided. On the right, a diamond in its writer's colour is a commit that
+# readers see. A check mark is where its writer has made sure of that.
 
 # %%
 history = Writing(5).play(2.0).events

@@ -114,6 +114,10 @@ test("a label without room says less, and what it says is still true", () => {
   assert.equal(told("fault: answer dropped", 7), "dropped");
   assert.equal(told("stalled 300.1 s", 6), "300 s");
   assert.equal(told("checked", 4), "", "its ring says it");
+  assert.deepEqual([10, 7, 4].map((room) => told("acquire stripe 12", room)), ["acquire 12", "acq. 12", "acq."]);
+  assert.deepEqual([7, 3].map((room) => told("slot 12 e3", room)), ["slot 12", "s12"]);
+  assert.deepEqual([10, 6].map((room) => told("Q1 reads, Q3 writes", room)), ["Q1 r, Q3 w", "Q1 r \u2026"]);
+  assert.equal(told("claim 41c7: done", 7), "claim \u2713");
   assert.equal(told("takeover", 5), "take\u2026");
   assert.ok(told("g17 9f1c", 3).length === 3 && told("", 0) === "");
 });

@@ -455,14 +455,14 @@ class View {
   atHarm() {
     const invalid = (this.model.get("status") || {}).verdict === "INVALID";
     const selected = this.model.get("selected");
-    const opens = invalid || Boolean(this.scene.newest);
+    const opens = invalid || Boolean(this.scene.newest) || this.scene.marks.some((mark) => mark.kind === "harm");
     if (this.shownHarm === true || !(opens || selected)) return;
     if (!this.scroller.clientHeight) return;   // not in the page yet: it cannot be scrolled
     if (selected && !this.shownHarm) { this.shownHarm = true; this.reveal(); }
     const asked = selected || this.cursor >= 0;
     const harm = this.plan.stops.filter((stop) => stop.evidence).at(-1) ?? this.plan.stops.at(-1);
     const which = `${harm?.id} ${this.scene.span}`;   // another run has another harm
-    if (this.shownHarm === which || asked || !opens || !harm || this.live) return;
+    if ((this.shownHarm === which && this.put === undefined) || asked || !opens || !harm || this.live) return;
     this.shownHarm = which;
     this.scroll((box) => { box.scrollTop = Math.max(0, harm.y2 - 0.7 * (box.clientHeight || 600)); });
   }

@@ -17,6 +17,7 @@ const NARROW = 600;       // below this width gutters and lanes are closer still
 const LANE_NARROW = 64;
 const TINY = 420;         // a notebook of 800 pixels beside its list of files
 const LANE_TINY = 44;
+const LANE_CROWDED = 40;
 const MANY_LANES = 6;     // with so many, a tiny picture has less room for the holders' names
 const GEN_TINY = 34;
 const EDGE_CROWDED = 26;
@@ -71,7 +72,11 @@ const SHORTER = [
   [/^stalled (.+)$/, "$1"], [/^(rule broken here): .*$/, "$1"], [/^rule broken here$/, "rule broken"], [/^rule broken$/, "broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^never granted$/, "no grant"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^\.\.\d\d(\d{4})$/, "..$1"], [/^(.+) epoch \d+$/, "$1"],
   [/^PUT if (?:absent|unchanged) (.+)$/, "PUT $1"], [/^(PUT|GET|LIST) .+$/, "$1"],
-  [/^commit (\d+)$/, "com. $1"], [/^com\. (\d+)$/, "c$1"], [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish$/, "pub."], [/^fence$/, "fen."], [/^confirm$/, "conf."], [/^exited$/, "exit"], [/^checked$/, ""], [/^tests the store$/, "tests"],
+  [/^commit (\d+)$/, "com. $1"], [/^com\. (\d+)$/, "c$1"], [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish for (.+)$/, "for $1"], [/^for \w+$/, "pub."], [/^publish$/, "pub."], [/^fence$/, "fen."], [/^confirm$/, "conf."], [/^exited$/, "exit"], [/^checked$/, ""], [/^tests the store$/, "tests"],
+  [/^(.+) \+\d+$/, "$1"], [/^(\w+) stripe (\d+)$/, "$1 $2"], [/^complete (.+)$/, "compl. $1"], [/^acquire (.+)$/, "acq. $1"], [/^release (.+)$/, "rel. $1"], [/^renew (.+)$/, "ren. $1"], [/^append (.+)$/, "app. $1"], [/^campaign (.+)$/, "camp. $1"], [/^collect (.+)$/, "coll. $1"], [/^resign (.+)$/, "res. $1"],
+  [/^queue (to .+)$/, "$1"], [/^move (head) to (.+)$/, "$1 $2"], [/^\S+ (gone)$/, "$1"], [/^(slot \d+) e\d+$/, "$1"], [/^free e\d+$/, "free"], [/^(\d+) jobs?$/, "$1"], [/(\w\d+) reads/g, "$1 r"], [/(\w\d+) writes/g, "$1 w"], [/^(\w\d+ [rw]), .+$/, "$1 \u2026"],
+  [/^slot (\d+)$/, "s$1"], [/^to (read|write)$/, "$1"], [/^unlock$/, "unl."], [/^fence \d+$/, "fence"], [/^number of stripes$/, "number"], [/^hidden retry$/, "retry"], [/^200 with an error$/, "error"], [/^landed late$/, "late"], [/^on its way$/, "sent"], [/^killed$/, "kill."], [/^done$/, "ok"], [/^conflict$/, "confl."],
+  [/^request lost$/, "lost"], [/^an error sent .+$/, "error"], [/^something .+ again.*$/, "sent again"], [/^arrived late$/, "late"], [/^(read|push|claim|beat|acq\.|rel\.|ren\.|app\.|res\.|camp\.|coll\.|compl\.|head) \S+( \u2713)?$/, "$1$2"],
 ];
 
 /** What happened, and why: two lines where one has no room. */
@@ -137,7 +142,7 @@ export function layout(scene, width, options = {}) {
   const margin = shown.length && shown[shown.length - 1].role === "writer" ? WRITER_W : TABLE_W;
   const tiny = width < TINY;
   const edge = crowded ? EDGE_CROWDED : tiny ? EDGE_TINY : narrow ? Math.min(margin, LANE_NARROW) : margin;
-  const lanes = place(shown, width, gutter, edge, tiny ? LANE_TINY : narrow ? LANE_NARROW : LANE_LEAST);
+  const lanes = place(shown, width, gutter, edge, crowded ? LANE_CROWDED : tiny ? LANE_TINY : narrow ? LANE_NARROW : LANE_LEAST);
   const at = Object.fromEntries(lanes.map((lane) => [lane.id, lane.x]));
   const marks = scene.marks.filter((m) => at[m.lane] !== undefined);
   const wide = lanes.length ? Math.max(width, lanes[lanes.length - 1].x + edge) : width;

@@ -82,6 +82,8 @@ class Exchange:
     """The number of the event of each of its times; 0 if there is none."""
     decides: tuple[tuple[str, str, str], ...] = ()
     """Of a fence of group commit: instant, kind and owner of each decision."""
+    owner: str = ""
+    """Of a completed instant: the client that began it, if another one published it."""
     retries: list[Exchange] = field(default_factory=list, repr=False)
     """The further requests that the client's SDK sent by itself for the same call."""
     retry: int = 0
@@ -334,7 +336,13 @@ class HistoryModel:
                 del self._owners[next(iter(self._owners))]
 
     def _grouped(self, each: Event, exchange: Exchange) -> None:
-        """What a group commit's fence decides, for whom; an offer that is a refusal's tombstone."""
+        """What a group commit's fence decides, for whom; an offer that is a refusal's tombstone;
+        whose instant this makes visible.
+        """
+        if exchange.key.endswith(COMPLETED):
+            began = self._owners.get(instant_of(exchange.key), "")
+            if began not in ("", exchange.who):
+                exchange.owner, exchange.op = began, f"publish for {began}"
         if (instant := offered(exchange.key)) and self._owners.get(instant) != exchange.who:
             exchange.op = "tombstone"
         made = decisions(each)
@@ -573,8 +581,13 @@ def place(key: str) -> str:
 def instant_at(key: str) -> str:
     """The instant of a pending file or an offer, by which its owner is known."""
     if key.endswith((".requested", ".inflight")) and ".hoodie/" in key:
-        return key.rsplit("/", 1)[-1].partition(".")[0]
+        return instant_of(key)
     return offered(key)
+
+
+def instant_of(key: str) -> str:
+    """The instant of a file of the timeline."""
+    return key.rsplit("/", 1)[-1].partition(".")[0].partition("_")[0]
 
 
 def drawn(each: Exchange) -> bool:

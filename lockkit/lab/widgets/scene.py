@@ -28,6 +28,7 @@ from lockkit.lab.widgets.models import (
     Stall,
     brief,
     drawn,
+    instant_of,
     neutral,
     short,
 )
@@ -119,7 +120,7 @@ class _Painter:
         self.begans = [began for _, _, began, _, _ in self.grants]
         self.overtaken_at = overtaken_at(self.grants)
         self.believed = {(each.who, each.epoch): each for each in story.beliefs}
-        self.landed = {_instant_of(each): each.decided_ms or 0.0 for each in story.exchanges
+        self.landed = {instant_of(each.key): each.decided_ms or 0.0 for each in story.exchanges
                        if each.applied and each.key.endswith(COMPLETED)}  # fmt: skip
         self.writes = LastWrites((each.key, each.decided_ms, each.who) for each in story.exchanges
                                  if each.applied and each.decided_ms is not None)  # fmt: skip
@@ -489,16 +490,16 @@ class _Painter:
         """Completed instants, as the table shows them: the store's record, not the writer's."""
         for each in self.shown:
             if each.place == "table" and each.applied and each.key.endswith(COMPLETED):
-                instant = _instant_of(each)
+                instant, owner = instant_of(each.key), each.owner or each.who
                 yield {
                     "id": f"t{each.id}",
                     "lane": TABLE_LANE,
                     "kind": "commit",
                     "t": self._t(each.decided_ms or each.first_ms),
                     "label": f"..{text(instant)[-6:]}",
-                    "hue": self._hue(each.who),
+                    "hue": self._hue(owner),
                     "arrow": each.id,
-                    "detail": f"commit {text(instant)} of {text(each.who)} is visible to readers",
+                    "detail": f"commit {text(instant)} of {text(owner)} is visible to readers",
                 }
 
     def _moments(self) -> Iterator[Scene]:
@@ -746,11 +747,6 @@ def caption(each: LaneMoment, stale: bool) -> str:
             return "tests the store"
         case _:
             return each.kind
-
-
-def _instant_of(each: Exchange) -> str:
-    """Of a completed file: the instant of its commit."""
-    return tail(each.key).split(".")[0].split("_")[0]
 
 
 def _outrun(each: LaneMoment) -> bool:

@@ -24,6 +24,7 @@ STYLE = (
     ".lockkit-steps .differs td{background:rgba(230,159,0,.22)}"
     ".lockkit-steps .differs td:first-child{box-shadow:inset 3px 0 #E69F00}"
     "div.lockkit-steps{line-height:1.4}.lockkit-steps code{overflow-wrap:anywhere}"
+    ".lockkit-run .widget-hbox{overflow:visible}"
     "@media (max-width:900px){.lockkit-stepper .widget-button{height:22px;line-height:20px;"
     "padding:0 6px;margin:1px 2px;font-size:12px}"
     ".lockkit-stepper .widget-inline-hbox:not(.widget-html){height:24px;margin:0 2px}}"
