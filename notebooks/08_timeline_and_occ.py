@@ -109,7 +109,7 @@ place that it never saw. This table shows every pair of writes:
 # %%
 from lockkit.lab.course.overtaking import who_goes_with_whom
 
-pairs = who_goes_with_whom()
+pairs = refusal.run(who_goes_with_whom)
 print(pairs.met["update order-1", "update order-1"].ended["W1"])
 pairs
 

@@ -15,6 +15,8 @@ from lockkit.lab.course.striping import (
     PER_WRITER,
     SOME,
     Race,
+    Stories,
+    as_table,
     rename_at_once,
     three_renames,
 )
@@ -60,6 +62,13 @@ def test_two_crossed_renames_wait_for_ever_unless_their_keys_have_an_order() -> 
     crossed = ("a", "b"), ("b", "a")
     assert str(rename_at_once(*crossed, ordered=False)) == FOR_EVER
     assert str(rename_at_once(*crossed)) == A_MOMENT
+
+
+def test_the_table_of_a_deadlock_ends_with_what_each_operation_waits_for() -> None:
+    last = as_table(Stories("upgrades").lines).rpartition("<tr>")[2]
+    assert "✗ waits for bucket stripe 860 to write, which CreateKey 1 has" in last
+    assert "never ends" in last
+    assert "<table" not in as_table(Stories("").lines)
 
 
 @pytest.mark.parametrize(

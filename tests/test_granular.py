@@ -319,7 +319,8 @@ def test_two_renames_that_lock_keys_in_the_order_of_the_call_deadlock() -> None:
         f"2. RenameKey 1 takes key stripe {a} to write",
         f"3. RenameKey 2 takes bucket stripe {bucket} to read",
         f"4. RenameKey 2 takes key stripe {b} to write",
-        "=> deadlock: RenameKey 1 waits for RenameKey 2, which waits for RenameKey 1",
+        (f"=> deadlock: RenameKey 1 waits for key stripe {b} to write, which RenameKey 2 has; "
+         f"RenameKey 2 waits for key stripe {a} to write, which RenameKey 1 has"),
     ]
 
 

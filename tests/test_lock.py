@@ -110,7 +110,7 @@ def _try_to_add_one(path: str) -> None:
 
 
 def test_two_handles_of_one_owner_never_write_one_attempt() -> None:
-    """Attempts told by owner would let each take the other's write for its own (mistake V10)."""
+    """Attempts told by owner would let each take the other's write for its own."""
     url, attempts = memory(), []
     for _ in range(2):
         lock = Lock(url, owner="etl")

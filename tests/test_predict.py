@@ -41,6 +41,7 @@ def test_in_voila_a_cell_runs_once_and_its_outcome_waits_for_the_guess(
     assert predict.run("{}".format, "one") == "one"
     assert predict.did is None and "Pick a guess" in text(predict)
     assert predict.choice.holds, "the page below waits, too"
+    assert predict.run("{}".format, "two") == "two", "a later step of the page"
     predict.choice.value = "two"  # the click
     assert predict.did == "one" and "The outcome: one." in text(predict)
 

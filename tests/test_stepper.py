@@ -140,11 +140,13 @@ def test_what_is_shown_is_escaped_and_readable_without_a_page() -> None:
     stepper = Stepper()
     press(stepper, "W1", Choice.ANSWER)
     assert len(stepper.steps.actors["W1"].lines) == 1
+    assert "checker" not in stepper.below(stepper.steps), "only the set-up has committed"
     stepper.steps.actors["W1"].ended = "<img src=x>"
     stepper.steps.actors["W1"].waits = None
     assert "<img" not in requests_so_far(stepper.steps.actors["W1"])
     assert "commit: W1 answer" in repr(stepper)
     assert "a reader sees {'order-1': 0}" in repr(stepper)
+    assert "The checker says" in stepper.below(stepper.steps)
     stepper.close()
 
 

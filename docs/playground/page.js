@@ -185,7 +185,7 @@ const keptNow = () => kept[history.state?.kept];
 function follow() {
   if (keptNow() || history.state?.tab) return;
   const named = location.hash.slice(1);
-  if (byId(named)) return; // a heading of the page
+  if (byId(named)) return said.classList.contains("pg-bad") && clear();   // a heading of the page
   if (!named) { stop(); open("simulate"); return shown(data.first); }
   const [, opened] = Object.entries(OPENED).find(([field]) => new URLSearchParams(named).has(field)) || [];
   if (opened) opened(named);

@@ -167,7 +167,7 @@ def leave_tombstone_over_ours(turn: StepContext, to: Phase) -> Step:
 
 
 def _tombstone(turn: StepContext, to: Phase, record: Record, over: Version | None) -> Step:
-    """Marked expired, never deleted: epochs go on, and a late create cannot land (V8, V9).
+    """Marked expired, never deleted: epochs go on, and a late create cannot land.
 
     It keeps the highest known epoch: a renewal that raised the epoch may have landed after our
     grant had ended locally, and then the grant still has the lower one.

@@ -141,7 +141,7 @@ def resolve(
     """Classify a write of ours from what a later read found (None, None = the object is missing).
 
     A write is recognised by `attempt`, never by owner: an owner may have several writes in flight,
-    and an older one proves nothing about this one (RFC-91-2's review; mistake V10 of our explorer).
+    and an older one proves nothing about this one (RFC-91-2's review).
     """
     if seen_attempt is not None and seen_attempt == attempt:
         assert seen_version is not None

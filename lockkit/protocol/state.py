@@ -32,7 +32,7 @@ class Identity:
     """A handle's identity and settings.
 
     Attempts are named by `handle`, which is unique. Several handles may have the same owner; by the
-    owner, one handle would take another's writes for its own (mistake V10).
+    owner, one handle would take another's writes for its own.
     """
 
     owner: str

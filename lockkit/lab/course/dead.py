@@ -158,7 +158,7 @@ class HeartbeatAges:
         return grid("rows", ("last beat, ago", *POLICIES), self.rows)
 
 
-TAKEN, SPARED = "✗ taken back", "spared"
+TAKEN, SPARED = "✗ rolled back", "spared"
 
 
 def ages() -> HeartbeatAges:
@@ -288,7 +288,7 @@ class HeartbeatTuning:
     @property
     def solved(self) -> bool:
         said = (self.slow, self.dead, self.verdict.kind)
-        return said == ("committed", "taken back", "VALID")
+        return said == ("committed", "rolled back", "VALID")
 
     def __str__(self) -> str:
         return "solved" if self.solved else "not yet"
@@ -322,7 +322,7 @@ def tune(interval_s: float, misses: int) -> HeartbeatTuning:
         back = service.service(serving).take_back()
         gone = any(isinstance(each, RolledBack) for each in back)
         return HeartbeatTuning(
-            slow=reported, dead="taken back" if gone else "still there",
+            slow=reported, dead="rolled back" if gone else "still there",
             events=tuple(testbed.events), verdict=testbed.verdict,
         )  # fmt: skip
 

@@ -342,7 +342,8 @@ class Order:
         while (key := self.waits.get(chain[-1])) and (holder := self.holder.get(key)):
             chain.append(holder)
             if holder == name:
-                raise Violated("one client goes on", f"deadlock: {' waits for '.join(chain)}")
+                waits = ", which waits for ".join(chain[1:])
+                raise Violated("one client goes on", f"deadlock: {name} waits for {waits}")
             if len(chain) > len(CLIENTS):
                 return
 

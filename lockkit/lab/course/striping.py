@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,7 +17,8 @@ import ipywidgets as widgets
 import plotly.graph_objects as go
 
 from lockkit.clock import Clock
-from lockkit.lab.course.grid import scrolled
+from lockkit.lab.course import sequence
+from lockkit.lab.course.grid import grid, scrolled
 from lockkit.lab.course.ticking import ticks
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.deadlocks import CIRCLE, MISTAKES, GranularOperation, deadlock, story
@@ -40,9 +42,10 @@ AS_MANY, SOME, PER_WRITER = "about as many", "two or three times", "four times o
 RACE_GUESSES = (AS_MANY, SOME, PER_WRITER)
 STYLE = (
     "<style>.lockkit-rows :is(td,th){text-align:left;padding:1px 10px;font-size:12px;"
-    "line-height:1.4}"
-    ".lockkit-story{font-family:var(--jp-code-font-family,monospace);font-size:13px}</style>"
+    "line-height:1.4}</style>"
 )
+_STEP = re.compile(r"\d+\. (\w+ \d+) (.+)")
+_WAITS = re.compile(r"(\w+ \d+) waits for ([^;]+)")
 
 
 def operations(level: str = "key") -> widgets.HTML:
@@ -68,6 +71,25 @@ class ShortestHarm:
 
     def __repr__(self) -> str:
         return "\n".join(self.lines)
+
+    def _repr_html_(self) -> str:
+        return as_table(self.lines)
+
+
+def as_table(lines: Sequence[str]) -> str:
+    """A story as a table, a column for each operation; in the end, what each of them waits for."""
+    steps = [found.groups() for each in lines if (found := _STEP.match(each))]
+    harm = next((each.removeprefix("=> ") for each in lines if each.startswith("=> ")), "")
+    waits = {who: f"✗ waits for {what}" for who, what in _WAITS.findall(harm)}
+    names = sorted({who for who, _ in steps} | waits.keys())
+    rows = [["✓ " * what.startswith("takes") + what if who == name else "" for name in names]
+            for who, what in steps]  # fmt: skip
+    rows += [[waits.get(name, "") for name in names]] * bool(waits)
+    harm = f"{CIRCLE}: the wait of row {len(rows)} never ends" if waits else harm
+    said = [f"<div class='lockkit-harm'>{escape(harm)}</div>"] if harm else []
+    said += [escape(each) for each in lines if not _STEP.match(each) and not each.startswith("=>")]
+    table = grid("sequence", ("", *names), ((n, *row) for n, row in enumerate(rows, 1)))
+    return f"{sequence.STYLE}{table if rows else ''}{'<br>'.join(said)}"
 
 
 def rename_at_once(*pairs: tuple[str, str], ordered: bool = True) -> ShortestHarm:
@@ -136,8 +158,7 @@ class Stories(Shown):
         return [f"every order of all these operations: {seen} states, and no rule is violated"]
 
     def show(self) -> None:
-        lines = "<br>".join(map(escape, self.lines))
-        self._story.value = f"{STYLE}<div class='lockkit-story'>{lines}</div>"
+        self._story.value = as_table(self.lines)
 
     def __repr__(self) -> str:
         return "\n".join(self.lines)

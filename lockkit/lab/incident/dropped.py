@@ -29,7 +29,7 @@ CHUNK_BYTES = 1 << 16
 TABLES_SHOWN = 8
 NESTED_MAX = 500
 """JSON that is deeper ends Python in a browser, whose stack is small."""
-_BESIDE_BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"?|[^][{}"]+')
+_BESIDE_BRACKETS = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"?|[^][{}"]+')
 
 
 class NotUnderstood(StatedError, ValueError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from lockkit.lab.verify.explore import SearchResult, search
@@ -30,9 +31,9 @@ from lockkit.recipes.stripes import Mode
 from lockkit.recipes.taking import AcquireLock, ReleaseLock, Taking, give_all, take_all
 
 CIRCLE = "deadlock"
-REPORTED = "every client that waits gets an answer in the end"
-LEFT = "a client that has ended holds nothing"
-DANGLING = "no bucket is taken from under a key"
+REPORTED = "a wait never ends"
+LEFT = "a client has ended and still holds a lock"
+DANGLING = "a bucket was taken from under a key"
 STRIPES = dict.fromkeys(Level, 1 << 10)
 PATIENCE_S = 60.0
 
@@ -101,8 +102,8 @@ class GranularWorld:
 
     def moves(self, state: State) -> Iterator[tuple[str, State]]:
         answers, hung = state
-        for number, op in enumerate(self.ops):
-            name, asks = f"{op.operation.name} {number + 1}", self.at(number, state).asks
+        for number in range(len(self.ops)):
+            name, asks = self._name(number), self.at(number, state).asks
             if hung == number:
                 continue
             match asks:
@@ -119,19 +120,19 @@ class GranularWorld:
                         yield f"{name} waits for an answer that never comes", (answers, number)
 
     def violation(self, state: State) -> str | None:
-        circle = self._circle(state)
-        if circle:
-            first, *others = circle
-            return f"{CIRCLE}: {first} waits for {', which waits for '.join(others)}"
+        if circle := self._circle(state):
+            waits = (f"{self._name(number)} waits for {_named(self.at(number, state).asks.lock)}, "
+                     f"which {self._name(other)} has" for number, other in pairwise(circle))
+            return f"{CIRCLE}: {'; '.join(waits)}"
         waiting = []
-        for number, op in enumerate(self.ops):
+        for number in range(len(self.ops)):
             here = self.at(number, state)
             if here.asks is None and here.held:
-                return f"{LEFT}: {op.operation.name} {number + 1} has {_named(here.held[0])}"
+                return f"{LEFT}: {self._name(number)} has {_named(here.held[0])}"
             if isinstance(here.asks, AcquireLock):
-                waiting.append(f"{op.operation.name} {number + 1}")
+                waiting.append(self._name(number))
         if waiting and not any(True for _ in self.moves(state)):
-            return f"{REPORTED}: {', '.join(waiting)} never will be"
+            return f"{REPORTED}: {', '.join(waiting)} gets no answer"
         return self._dangling(state)
 
     def at(self, number: int, state: State) -> OperationState:
@@ -151,7 +152,10 @@ class GranularWorld:
             and Mode.WRITE in (each.mode, want.mode)
         ]
 
-    def _circle(self, state: State) -> list[str]:
+    def _name(self, number: int) -> str:
+        return f"{self.ops[number].operation.name} {number + 1}"
+
+    def _circle(self, state: State) -> tuple[int, ...]:
         waits = {
             number: self.holders(here.asks.lock, state)
             for number in range(len(self.ops))
@@ -163,10 +167,10 @@ class GranularWorld:
                 way = ways.pop()
                 for other in waits.get(way[-1], ()):
                     if other == start:
-                        return [f"{self.ops[n].operation.name} {n + 1}" for n in (*way, start)]
+                        return (*way, start)
                     if other not in way:
                         ways.append([*way, other])
-        return []
+        return ()
 
     def _dangling(self, state: State) -> str | None:
         """A key is locked by an operation that released its bucket, which another now has alone."""
@@ -179,7 +183,8 @@ class GranularWorld:
         alone = any(
             (each.level, each.mode) == (Level.BUCKET, Mode.WRITE) for held in every for each in held
         )
-        return f"{DANGLING}: it is gone, and the key still locked" if loose and alone else None
+        why = f"{DANGLING}: the bucket is gone, and the key is still locked"
+        return why if loose and alone else None
 
 
 def _replayed(taking: Taking[StripeRequest, None], answers: Answers) -> OperationState:

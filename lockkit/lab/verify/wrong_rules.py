@@ -60,7 +60,7 @@ class CommitGuard(Enum):
     CAS = "compare-and-set"
     """Publishing fails if anything was published since the check began (docs/protocol.md)."""
     TOKEN = "token"
-    """Only the epoch is compared, and only at commit: loses updates (Kleppmann's tokens, V13)."""
+    """Only the epoch is compared, and only at commit: loses updates (Kleppmann's tokens)."""
     OFF = "off"
 
 

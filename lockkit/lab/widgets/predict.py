@@ -18,7 +18,7 @@ IN_VOILA = os.environ.get("SERVER_SOFTWARE", "").startswith("voila/")
 """A page without cells: a kernel that Voila started has this in its environment."""
 FIRST = f"Predict first: pick one of the guesses{'' if IN_VOILA else ', then run this cell again'}."
 NEXT = "go on below" if IN_VOILA else "run the next cell"
-LATER = "The explanation is shown once the guess is picked and has run."
+LATER = "The explanation is shown once you have picked a guess and seen the outcome."
 STYLE = """<style>
 .lockkit-predict{border-left:3px solid #0072B2;padding:4px 12px;margin:4px 0}
 .lockkit-guesses label{display:flex;align-items:baseline;line-height:1.8;cursor:pointer}
@@ -116,7 +116,7 @@ class Predict(Shown):
             raise NotPredicted(FIRST, f"({self.question})")
         self.choice.holds = self.picked is None
         result = act(*args, **kwargs)
-        self._ran = str(result)
+        self._ran = self._ran or str(result)
         self._chosen(None)
         return result
 

@@ -219,7 +219,7 @@ class LeaseRun:
                 world.record(node.name, kind, data)
 
         # Two sessions of one process have one owner: only attempts distinguish them.
-        owner = "W" if node.clock.offset_ms % 3 == 0 else node.name
+        owner = "a shared owner" if node.clock.offset_ms % 3 == 0 else node.name
         interval_s = world.profile.write_interval_ms / 1000
         offers = Capabilities(name="sim", poll_min_s=0.0, write_interval_min_s=interval_s)
         client = StorageClient(

@@ -239,7 +239,7 @@ class Stepper(StageView):
     def below(self, run: Any) -> str:
         rows = ", ".join(f"{order} = {amount}" for order, amount in run.rows.items())
         sees = f"<b>A reader sees:</b> {escape(rows) or 'nothing'}"
-        if not run.decisions:  # there is nothing to judge yet
+        if not any(each.ended for each in run.actors.values()):  # there is nothing to judge yet
             return sees
         said = judged(run.verdict)
         because, _, _ = said["because"].partition("; not exercised")
