@@ -501,3 +501,23 @@ def test_the_commands_of_on_call_staff_need_each_permission_of_their_document(
     assert refused(policy(name)) == ""
     for right in rights(name):
         assert refused(without(policy(name), right)), f"no command needs {right}"
+
+
+@pytest.mark.parametrize(("name", "right"), [
+    ("s3_on_call", "s3:ListBucket"), ("gcs_on_call", "storage.objects.list"),
+])  # fmt: skip
+def test_an_incident_without_the_right_to_list_shows_the_lock_and_names_the_right(
+    name: str, right: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, url = name.removesuffix("_on_call"), f"{ON_CALL[name]}://lake/orders"
+    db = tmp_path / "objects.sqlite"
+    with Emulator(db=str(db)) as server:
+        with Lock(url, endpoint=getattr(server, kind), client="etl"):
+            pass
+    said = read_policy([json.dumps(without(policy(name), right))])
+    with Emulator(db=str(db), policy=said) as server:
+        assert main(["incident", url, "--watch-s", "0", "--endpoint", getattr(server, kind)]) == 2
+    printed = capsys.readouterr().out
+    assert "  released: " in printed and "unknown: " in printed and "run      lockkit" in printed
+    assert "cannot list .hoodie/.locks/audit/*, it answered 403" in printed
+    assert f"need {right} on the bucket" in printed

@@ -198,8 +198,8 @@ def _as_json(found: Examination, url: str, flags: str) -> dict[str, Any]:
         "left_ms": {"ours": holder.left.ours_ms, "store": holder.left.store_ms,
                     "observed": holder.left.observed_ms} if held else None,
         "renews": holder.renews, "breakable": holder.breakable, "why": holder.why,
-        "generations": len(found.kept), "trouble": found.standing.read_error,
-        "table": None if table is None else {
+        "generations": len(found.kept), "unread": found.untold,
+        "trouble": found.standing.read_error, "table": None if table is None else {
             "completed": len(table.condition.timeline.completed),
             "fence_epoch": table.condition.fence.epoch if table.condition.fence else None,
             "pending": [{"instant": each.instant, "action": each.action, "left": is_left(each)}

@@ -40,7 +40,7 @@ class Examination:
     kept: tuple[Generation, ...]
     """Newest first."""
     untold: str
-    """Why there are no generations; "" if there are."""
+    """Why generations or Hudi's audit log could not be read; "" if they were."""
     audits: tuple[Audit, ...]
     evidence: Evidence
     """Files that were given beside the URL."""
@@ -81,7 +81,10 @@ def examine(
     emit("note", text="reading the lock object's generations")
     kept, untold = _generations(store)
     emit("note", text="reading Hudi's audit log")
-    audits = run(load_audits(), store, clock)
+    try:
+        audits = run(load_audits(), store, clock)
+    except StoreError as error:  # perhaps because these credentials may not list
+        audits, untold = (), "; ".join(filter(None, (untold, plain(error, limit=300))))
     evidence = take_in(files, seen(kept), url=store.url)
     lanes = names(kept)  # Hudi's log has owners, the lock object may say who they are
     reported = [replace(each, who=lanes.get(each.who, each.who))
