@@ -18,7 +18,7 @@ from process_world import ended_process, named_process
 
 from lockkit import open_lock
 from lockkit.cli.main import main
-from lockkit.cli.service_lock import holder_fields
+from lockkit.cli.service_lock import holder_fields, holder_lines
 from lockkit.clock import Clock, process_name, utc
 from lockkit.lab.incident.patterns import CARDS, Pattern
 from lockkit.lab.incident.service import _is_unchanged, judge
@@ -156,6 +156,19 @@ def test_the_command_names_a_dead_holder_and_its_command_breaks_the_lock(
     assert "broken" in line
     assert main(["incident", url, "--watch-s", "0"]) == 0
     assert "the lock is free" in capsys.readouterr().out
+
+
+def test_a_holder_that_missed_its_renewals_is_said_to_be_silent_and_by_which_clock() -> None:
+    """The exit code alone said so, and a wrong clock of this machine could not be suspected."""
+    now_ms = Clock().wall_ms()
+    silent = replace(HELD, renewed_ms=now_ms - 50_000)
+    assert silent.missed(now_ms) and not replace(silent, renewed_ms=now_ms - 30_000).missed(now_ms)
+    (said,) = [line for line in holder_lines(silent) if line.startswith("renews ")]
+    assert "no: not renewed for 5" in said and "by this machine's clock, if that is right" in said
+    (said,) = [line for line in holder_lines(replace(silent, now_ms=now_ms)) if "renews " in line]
+    assert "by the service's clock" in said
+    assert "renews  " not in "".join(holder_lines(replace(silent, renewed_ms=now_ms)))
+    assert "renews  " not in "".join(holder_lines(replace(silent, kept_alive="its session lives")))
 
 
 @pytest.mark.parametrize("holder", ["ended", "living"])

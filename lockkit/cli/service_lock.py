@@ -189,6 +189,7 @@ def holder_facts(found: ServiceHolder) -> list[tuple[str, str]]:
     for name, at_ms in (("since", found.since_ms), ("renewed", found.renewed_ms)):
         if at_ms is not None:
             facts.append((name, f"{clock_time(at_ms)} ({found.clock})"))
+    facts += [("renews", f"no: {each}")] if (each := found.overdue(Clock().wall_ms())) else []
     facts.append(("ends", found.ends))
     breakable, why = found.breakable
     said = {True: "yes", False: "no", None: "only a person can decide"}[breakable]

@@ -81,12 +81,21 @@ class ServiceHolder:
 
     def missed(self, wall_ms: float) -> bool | None:
         """Whether one look shows that its holder no longer renews it; None: it does not show it."""
-        state, limit_s = self.process_state, self.overdue_s or self.lease_s
-        if state in (*NO_RENEWALS, ProcessState.ENDED) or self.no_holder:
-            return True
-        if limit_s and not self.kept_alive and self.silent_ms(wall_ms) > limit_s * 1000:
+        state = self.process_state
+        if state in (*NO_RENEWALS, ProcessState.ENDED) or self.no_holder or self.overdue(wall_ms):
             return True
         return False if state is ProcessState.RUNS else None
+
+    def overdue(self, wall_ms: float) -> str:
+        """That it was silent for longer than a living holder is; "" if that is not seen."""
+        limit_s, silent_s = self.overdue_s or self.lease_s, self.silent_ms(wall_ms) / 1000
+        if not limit_s or self.kept_alive or silent_s <= limit_s:
+            return ""
+        whose = self.clock if self.now_ms is not None else "this machine's clock, if that is right"
+        return (
+            f"not renewed for {silent_s:.0f} s by {whose}; a holder that lives renews within "
+            f"{limit_s:g} s"
+        )
 
 
 def guard_break(found: ServiceHolder, version: str, *, force: bool) -> None:
