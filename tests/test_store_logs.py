@@ -210,6 +210,20 @@ def test_an_account_of_azure_has_two_hosts_and_its_name_no_case(account: str, sa
     assert is_of("az://lake@Etl.blob.core.windows.net/orders", f"{account}/lake/{KEY}") == same
 
 
+def test_a_container_of_azure_is_known_by_its_account_and_its_place() -> None:
+    """A folder may have its container's name, and a host may be a domain of the customer's."""
+    assert not is_of("az://lake/orders", f"etl/lake/lake/{KEY}")
+    assert is_of("az://lake/orders", f"127/devstoreaccount1/lake/{KEY}")
+    assert is_of("abfss://lake@etl-secondary.dfs.core.windows.net/orders", f"etl/lake/{KEY}")
+    rows = lines([
+        each | {"uri": f"https://x.contoso.com/lake/{KEY}", "properties": {"accountName": "etl"}}
+        for each in BLOB
+    ])  # fmt: skip
+    url = "abfss://lake@{}.dfs.core.windows.net/orders"
+    assert len(take_in([("log", rows.encode())], url=url.format("etl")).events) == 4
+    assert not take_in([("log", rows.encode())], url=url.format("other")).events
+
+
 BY_ACCESS_POINT = [
     trail(f"00:00:0{at}", name, requestParameters={"bucketName": bucket, "key": KEY})
     for at, (name, bucket) in enumerate([

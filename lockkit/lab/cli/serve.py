@@ -101,16 +101,11 @@ def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     try:
         with Emulator(
-            db=args.db,
-            profile=args.profile,
-            port=args.port,
-            host=args.host,
-            allow_remote=args.allow_remote,
-            latency_ms=args.latency_ms,
-            policy=policy,
+            db=args.db, profile=args.profile, port=args.port, host=args.host,
+            allow_remote=args.allow_remote, latency_ms=args.latency_ms, policy=policy,
             strict_buckets=args.strict_buckets,
             credentials=Credentials(args.access_key, secret) if args.access_key else None,
-        ) as emulator:
+        ) as emulator:  # fmt: skip
             say_json({"s3": emulator.s3, "gcs": emulator.gcs, "azure": emulator.azure})
             over.wait()
     except ValueError as error:

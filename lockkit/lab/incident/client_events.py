@@ -107,8 +107,7 @@ class _Client:
         self.events.append(event(
             ended_ms - min(1.0, (ended_ms - each.sent_ms) / 2), STORE, "request",
             client=self.who, method=first.method, key=first.key, condition=first.condition,
-            status=each.status,
-            answer=answer(first, each.status, applied), applied=applied,
+            status=each.status, answer=answer(first, each.status, applied), applied=applied,
             before=before if applied or not first.writes else "",
             version="" if gone else reported or (unknown(call) if applied else ""),
             attempt=call.attempt if first.writes else "", began_ms=each.sent_ms,
@@ -189,12 +188,8 @@ def answer(first: SentRequest, status: int, applied: bool) -> str:
     """The same in the terms of the truth lane."""
     reported = outcome(replace(first, status=status))
     if applied or reported in (
-        "found",
-        "missing",
-        "not_modified",
-        "precondition_failed",
-        "throttled",
-    ):
+        "found", "missing", "not_modified", "precondition_failed", "throttled",
+    ):  # fmt: skip
         return reported
     return "precondition_failed" if status == 409 and first.condition == "if-absent" else "error"
 

@@ -44,9 +44,11 @@ def is_of(url: str, key: str, *, bucket_said: str = "") -> bool:
         return False
     if len(before) == 1 or not (bucket_of(bucket) and bucket_of(before[-1])):
         return True
-    said = account.lower().partition(".")[0]
+    said = account.lower().partition(".")[0].removesuffix("-secondary")
     known = before[-2].lower().removesuffix("-secondary") if len(before) > 2 else said
-    return before[-1] == bucket and (not said or known == said)
+    # A real account has its container next; an emulator's path has the account before it.
+    deeper = len(before) > 3 and before[-2] != "devstoreaccount1"
+    return before[-1] == bucket and not deeper and (not said or known == said)
 
 
 def several(keys: Iterable[str]) -> list[str]:

@@ -289,7 +289,8 @@ def _blob(record: Mapping[str, Any]) -> LoggedRequest | str | None:
         int(status) if status.isdecimal() else 0, condition=_used(fields.get("conditionsused")),
         version=str(fields.get("etag") or ""),
         took_ms=float(took) if isinstance(took, int | float) else 0.0,
-        id=fields.get("correlationid"), place=f"{uri.netloc.partition('.')[0]}/{container}",
+        id=fields.get("correlationid"),  # the host may be a domain of the customer's
+        place=f"{fields.get('accountname') or uri.netloc.partition('.')[0]}/{container}",
     )  # fmt: skip
 
 

@@ -131,18 +131,14 @@ def served_by(endpoint: str) -> str:
 def probed(report: Report, store: str, *, as_of: str, source: str) -> ProviderRow:
     """A report's findings, as a row."""
     return ProviderRow(
-        store=store,
-        basis=PROBED,
-        create_if_absent=_found(report, "create", "create-race"),
+        store=store, basis=PROBED, create_if_absent=_found(report, "create", "create-race"),
         compare_and_set=_found(report, "compare-and-set", "compare-and-set-race"),
         conditional_delete=_found(report, "delete"),
         conditional_multipart=_tried(report, "multipart", "multipart-race"),
         conditional_read={"refused": "no"}.get(read := _tried(report, "conditional-read"), read),
-        verdict=report.verdict.value,
-        limits_and_traps="; ".join(_traps(report)),
-        as_of=as_of,
+        verdict=report.verdict.value, limits_and_traps="; ".join(_traps(report)), as_of=as_of,
         source=source,
-    )
+    )  # fmt: skip
 
 
 def differences(found: ProviderRow, row: ProviderRow) -> list[str]:
