@@ -240,6 +240,16 @@ def test_objects_are_drawn_with_each_request_once_and_no_belief_beyond_its_lease
             assert bar["t"][1] <= latest, bar
 
 
+def test_a_second_copy_that_is_refused_late_is_no_late_success_and_takes_nobodys_answer() -> None:
+    outcome = play(SeedMoment.of("wal/fences:3683"))
+    copies = [each for each in run_scene(outcome, "wal")["arrows"]
+              if each["label"].startswith("append 6")]  # fmt: skip
+    assert [(each["look"], each["label"]) for each in copies] == [
+        ("ok", "append 6"), ("unheard", "append 6: 412, its own write was first: arrived late"),
+    ]  # fmt: skip
+    assert [each["t"][2] is None for each in copies] == [False, True]
+
+
 def test_a_push_that_is_acknowledged_too_early_is_seen_as_done_and_still_on_its_way() -> None:
     outcome = play(SeedMoment.of("queue/acknowledge at once:1"))
     drawn = run_scene(outcome, "queue")

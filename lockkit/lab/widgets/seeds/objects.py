@@ -176,10 +176,12 @@ class _Objects:
             times: list[DecidedRequest | None] = [
                 *decisions.pop((id(got.request), got.sent_ms), [])
             ]
+            before = [each for each in times if each and each.at_ms <= got.at_ms]
+            heard = before[-1] if before else None
             for each in times or (None,):
                 number += 1
                 at_ms = None if each is None else each.at_ms
-                silent = lost or each is not (times or (None,))[-1] or (at_ms or 0) > got.at_ms
+                silent = lost or each is not heard
                 yield Trip(
                     f"x{number}", got.client, got.request, got.sent_ms, at_ms,
                     None if silent else got.at_ms, got.answer if each is None else each.answer,
