@@ -242,12 +242,21 @@ def test_objects_are_drawn_with_each_request_once_and_no_belief_beyond_its_lease
 
 def test_a_second_copy_that_is_refused_late_is_no_late_success_and_takes_nobodys_answer() -> None:
     outcome = play(SeedMoment.of("wal/fences:3683"))
-    copies = [each for each in run_scene(outcome, "wal")["arrows"]
-              if each["label"].startswith("append 6")]  # fmt: skip
+    drawn = run_scene(outcome, "wal")
+    (call,) = (each for each in drawn["bars"] if "append 6" in each["detail"])
+    copies = [each for each in drawn["arrows"]
+              if each["lane"] == call["lane"] and each["t"][0] == call["t"][0]]  # fmt: skip
     assert [(each["look"], each["label"]) for each in copies] == [
-        ("ok", "append 6"), ("unheard", "append 6: 412, its own write was first: arrived late"),
-    ]  # fmt: skip
+        ("ok", "append 6"),
+        ("unheard", "the SDK's own retry: 412, its own write was first: arrived late"),
+    ]
     assert [each["t"][2] is None for each in copies] == [False, True]
+
+
+def test_a_copy_of_an_answered_write_is_refused_and_nobody_hears_it() -> None:
+    outcome = play(SeedMoment.of("lease:10"))
+    (again,) = (each for each in run_scene(outcome, "lease")["arrows"] if "retry" in each["label"])
+    assert (again["look"], again["t"][2]) == ("unheard", None)
 
 
 def test_a_push_that_is_acknowledged_too_early_is_seen_as_done_and_still_on_its_way() -> None:

@@ -29,10 +29,10 @@ class RecordedRun:
 
     @property
     def view(self) -> Lanes:
-        """Its picture."""
+        """Its picture, opened at its harm or at the last commit that was refused."""
         from lockkit.lab.widgets import Workbench
 
-        return Workbench.replay(self.events)
+        return Workbench.replay(self.events, [e for e in self.events if e.kind == "refused"][-1:])
 
     def __str__(self) -> str:
         if self.verdict.kind == "INVALID":

@@ -449,22 +449,25 @@ class View {
   }
 
   /**
-   * A recorded violation is opened where it is, unless the page was asked for another place. A
-   * simulated run without evidence ends with its harm, or with its newest event.
+   * A recorded run is opened at its evidence, and at the stale commit that follows, unless the page
+   * was asked for another place. A simulated run without evidence ends with its harm, or with its
+   * newest event.
    */
   atHarm() {
-    const invalid = (this.model.get("status") || {}).verdict === "INVALID";
+    const proof = this.plan.stops.filter((stop) => stop.evidence).at(-1);
     const selected = this.model.get("selected");
-    const opens = invalid || Boolean(this.scene.newest) || this.scene.marks.some((mark) => mark.kind === "harm");
+    const opens = proof || this.scene.newest || (this.model.get("status") || {}).verdict === "INVALID";
     if (this.shownHarm === true || !(opens || selected)) return;
     if (!this.scroller.clientHeight) return;   // not in the page yet: it cannot be scrolled
     if (selected && !this.shownHarm) { this.shownHarm = true; this.reveal(); }
     const asked = selected || this.cursor >= 0;
-    const harm = this.plan.stops.filter((stop) => stop.evidence).at(-1) ?? this.plan.stops.at(-1);
+    const harm = proof ?? this.plan.stops.at(-1);
     const which = `${harm?.id} ${this.scene.span}`;   // another run has another harm
     if ((this.shownHarm === which && this.put === undefined) || asked || !opens || !harm || this.live) return;
     this.shownHarm = which;
-    this.scroll((box) => { box.scrollTop = Math.max(0, harm.y2 - 0.7 * (box.clientHeight || 600)); });
+    const room = 0.7 * this.scroller.clientHeight;
+    const stale = this.plan.marks.filter(({ kind, y }) => kind === "stale" && y > harm.y2 && y < harm.y2 + room).at(-1);
+    this.scroll((box) => { box.scrollTop = Math.max(0, (stale?.y ?? harm.y2) - room); });
   }
 
   heads() {

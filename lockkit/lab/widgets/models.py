@@ -24,6 +24,8 @@ from lockkit.lab.verify.check.lanes import decisions, offered
 RING = 5_000
 """Requests that are kept; older ones leave the picture (the history file keeps everything)."""
 PENDING_MAX = 256
+APPLIED = "applied"
+"""The outcome of a write that its client was told is done."""
 JOIN_SLACK_MS = 50.0
 """How far two recorders' timestamps of one request may differ on one machine."""
 
@@ -286,8 +288,12 @@ class HistoryModel:
         call = self._open.pop((each.who, each["request"]), None)
         if call is None:
             return
-        exchange = call.retries[-1] if call.retries else call
-        exchange.answered_ms, exchange.outcome = each.at_ms, plain(each["outcome"])
+        outcome, made = plain(each["outcome"]), [call, *call.retries]
+        exchange = made[-1]
+        if outcome == APPLIED and not exchange.applied:  # it is not the answer to a refused copy
+            exchange = next((one for one in reversed(made) if one.applied), exchange)
+            made[-1].outcome = made[-1].outcome or "unknown"
+        exchange.answered_ms, exchange.outcome = each.at_ms, outcome
         exchange.places[2] = self.seen
         exchange.why = str(each["why"] or "")
         exchange.version = exchange.version or str(each["version"] or "")
@@ -295,6 +301,7 @@ class HistoryModel:
     def _decided(self, each: Event) -> None:
         self._owned(each)
         exchange = self._record(each)
+        exchange.applied = bool(each["applied"])
         question = self._match(each, exchange)
         if question is not None:
             exchange = question
@@ -372,14 +379,18 @@ class HistoryModel:
             return False
         exchange.who, exchange.op = call.who, call.op
         exchange.sent_ms = max(began_ms, before.decided_ms or 0.0)  # simulated: both began at once
+        exchange.retry = len(call.retries) + 1
+        call.retries.append(exchange)
+        if before.outcome == APPLIED and before.applied and not exchange.applied:
+            exchange.outcome = "unknown"  # the client had its answer: nobody waited for this one
+            return True
         exchange.answered_ms, exchange.outcome = before.answered_ms, before.outcome
         exchange.places[2], before.places[2] = before.places[2], 0
-        exchange.why, exchange.retry = before.why, len(call.retries) + 1
+        exchange.why = before.why
         before.why = "the SDK sent the request again"
         before.answered_ms, before.outcome = None, "unknown"
         if before.status == 429 or before.status >= 500:
             before.answered_ms, before.outcome = began_ms, "throttled"
-        call.retries.append(exchange)
         return True
 
     def _record(self, each: Event) -> Exchange:

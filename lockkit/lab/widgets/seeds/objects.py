@@ -49,6 +49,7 @@ TITLES = {
 AFTER_MS = 2_000.0
 """How much of a harm is drawn that nothing ends."""
 PAST = "but its lease is over"
+RETRY = "the SDK's own retry"
 _WORD = re.compile(r"[\w.]*\w")
 _NUMBERED = re.compile(r"\b(?:epoch|slot|stripe) \d+\b")
 _MEMORY = re.compile(r'"recent":.*?,(?="jobs")')
@@ -129,6 +130,10 @@ class _Objects:
         self.trips = sorted(self._trips(), key=lambda each: each[0].sent_ms)
         self.decided = {each.id: decided for each, decided in self.trips if decided is not None}
         self.writes = last_writes(each for each, _ in self.trips)
+        self.calls: dict[tuple[str, int, float], list[Trip]] = defaultdict(list)
+        """The requests of each call, in the order of the store: the first is the client's own."""
+        for trip, _ in self.trips:
+            self.calls[trip.who, id(trip.request), trip.sent_ms].append(trip)
         self.spans = list(self._spans())
         self.judged = check(world.history()).evidence if violation.startswith(CHECKER) else ()
         """What proves a violation that only the checker of histories found."""
@@ -143,6 +148,7 @@ class _Objects:
                  for row in rows]  # fmt: skip
         writes = [each for each in arrows if each["kind"] == "write" or each["evidence"]]
         busy = {each["lane"] for each in (*writes, *bars, *harm)}
+        bars += [each for each in self._calls() if each["lane"] in busy]
         marks += [*(each for each in self._notices() if each["lane"] in busy), *harm]
         arrows = [each for each in arrows if each["lane"] in busy]
         return {
@@ -176,9 +182,12 @@ class _Objects:
             times: list[DecidedRequest | None] = [
                 *decisions.pop((id(got.request), got.sent_ms), [])
             ]
-            before = [each for each in times if each and each.at_ms <= got.at_ms]
-            heard = before[-1] if before else None
-            for each in times or (None,):
+            before = [each for each in times if each is not None and each.at_ms <= got.at_ms
+                      and type(each.answer) is type(got.answer)]  # fmt: skip
+            heard = before[-1] if before and not lost else None
+            if not (times and (heard or lost)):  # it was answered, and not decided
+                times.append(None)
+            for each in times:
                 number += 1
                 at_ms = None if each is None else each.at_ms
                 silent = lost or each is not heard
@@ -209,8 +218,21 @@ class _Objects:
     def _said(self, request: Request) -> str:
         return words_of(self.scenario, request, self.bodies)
 
+    def _calls(self) -> Iterator[Scene]:
+        """One call of a client for which several requests were sent."""
+        for (who, _, sent_ms), trips in self.calls.items():
+            if len(trips) > 1 and who in self.hue:
+                ends = [at for each in trips for at in (each.decided_ms, each.answered_ms)
+                        if at not in (None, inf)]  # fmt: skip
+                yield {"id": f"c{trips[0].id}", "lane": who, "kind": "call", "hue": self.hue[who],
+                       "t": [sent_ms, max(ends, default=sent_ms)], "label": "one call",
+                       "detail": f"{who} made one call ({self._said(trips[0].request)}); its SDK "
+                       f"sent {len(trips)} requests"}  # fmt: skip
+
     def _arrow(self, trip: Trip, proofs: set[str]) -> Scene:
-        arrow = arrow_of(trip, self.hue, self._said(trip.request), self.writes)
+        first = self.calls[trip.who, id(trip.request), trip.sent_ms][0] is trip
+        said = self._said(trip.request) if first else RETRY
+        arrow = arrow_of(trip, self.hue, said, self.writes)
         if trip.answered_ms == inf:
             arrow["t"] = [trip.sent_ms, trip.decided_ms, None]
         if trip.answered_ms == inf and trip.decided_ms is None:
