@@ -6,7 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
-from lockkit.lab.course.trial import CALLS, CLIENTS, Trial, settle, taken
+from lockkit.lab.course.trial import CALLS, Exercise, settle, taken
 from lockkit.lab.verify.sim.memory_store import StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
@@ -14,7 +14,7 @@ from lockkit.runtime import Procedure, Put, Sleep
 from lockkit.runtime.proven import put_once
 
 
-class Free:
+class Free(Exercise):
     """`free(record, wall_ms, watched_ms)`: whether the lease in `record` has expired.
 
     `record` has `valid_until_ms`, by its holder's wall clock, and `ttl_ms`. `wall_ms` is this
@@ -27,13 +27,12 @@ class Free:
     APART_MS = 20_000
     FAIR = True
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial, self.until_ms = trial, dict[str, float]()
-        dice = trial.world.dice
-        for name in CLIENTS:
-            offset = int((2 * dice.random() - 1) * self.APART_MS)
-            node = trial.world.node(name, offset_ms=offset)
-            trial.world.spawn(node, self.client(node))
+    def prepare(self) -> None:
+        self.until_ms = dict[str, float]()
+
+    def node(self, name: str) -> Node:
+        offset = int((2 * self.trial.world.dice.random() - 1) * self.APART_MS)
+        return self.trial.world.node(name, offset_ms=offset)
 
     def client(self, node: Node) -> Procedure[None]:
         dice, time = self.trial.world.dice, self.trial.world.time
@@ -84,9 +83,6 @@ class Free:
     def released(self, node: Node) -> None:
         """A client stops, and then releases the lock."""
 
-    def end(self) -> None:
-        """Nothing to do: each take-over was judged when it was made."""
-
 
 class Witness(Free):
     """`two_holders(history)`: whether two clients held the lock at the same moment.
@@ -96,11 +92,11 @@ class Witness(Free):
     the lock is wrong.
     """
 
-    def __init__(self, trial: Trial) -> None:
+    def prepare(self) -> None:
+        super().prepare()
         self.history: list[tuple[int, str, str, int]] = []
         self.harmed = ""
-        self.wrong = trial.world.dice.random() < 0.5
-        super().__init__(trial)
+        self.wrong = self.trial.world.dice.random() < 0.5
 
     def over(self, node: Node, record: dict[str, Any], watched_ms: float) -> bool:
         """In a wrong world the wall clock decides."""
@@ -132,7 +128,7 @@ class Witness(Free):
             raise Violated("a right history is not accused", "two_holders() is True")
 
 
-class Session:
+class Session(Exercise):
     """`until(sent_ms, answered_ms, ttl_ms)`: when a holder must stop to act.
 
     A service ends a session `ttl_ms` after it has received its last heartbeat, by its own clock,
@@ -144,13 +140,12 @@ class Session:
     RATE_OFF, USED_MIN = 0.01, 0.9
     FAIR = True
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
-        dice = trial.world.dice
-        trial.world.memory_store.judges[self.KEY] = self.admits
-        for name in CLIENTS:
-            node = trial.world.node(name, rate=1 + (2 * dice.random() - 1) * self.RATE_OFF)
-            trial.world.spawn(node, self.client(node))
+    def prepare(self) -> None:
+        self.trial.world.memory_store.judges[self.KEY] = self.admits
+
+    def node(self, name: str) -> Node:
+        rate = 1 + (2 * self.trial.world.dice.random() - 1) * self.RATE_OFF
+        return self.trial.world.node(name, rate=rate)
 
     def admits(self, request: Put, before: StoredObject | None) -> bool:
         """The service's decision about a heartbeat, or about the end of a session."""
@@ -207,6 +202,3 @@ class Session:
     @staticmethod
     def body(session: str, beat: str, *, over: bool) -> bytes:
         return json.dumps({"session": session, "beat": beat, "over": over}).encode()
-
-    def end(self) -> None:
-        """Nothing to do: each heartbeat was judged when it was answered."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.lab.course.exercise_worlds import braced
-from lockkit.lab.course.trial import CALLS, CLIENTS, Trial, settle
+from lockkit.lab.course.trial import CALLS, Exercise, settle
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
 from lockkit.runtime import Procedure, Sleep
@@ -43,7 +43,7 @@ class SharedFence:
 Offered = tuple[str, int, frozenset[str]]
 
 
-class Deciding:
+class Deciding(Exercise):
     """`decide(first, window, offers)`: which offers become commits.
 
     `window` lists the file groups of the latest decisions, oldest first; `window[0]` is decision
@@ -56,12 +56,8 @@ class Deciding:
     KEY, OFFERS = "fence.json", "offers/"
     GROUPS = ("A", "B", "C", "D")
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
-        trial.put(self.KEY, SharedFence().body())
-        for name in CLIENTS:
-            node = trial.world.node(name)
-            trial.world.spawn(node, self.client(node))
+    def prepare(self) -> None:
+        self.trial.put(self.KEY, SharedFence().body())
 
     def client(self, node: Node) -> Procedure[None]:
         dice = self.trial.world.dice
@@ -126,6 +122,3 @@ class Deciding:
         if unknown := set(found) - {instant for instant, _, _ in offers}:
             raise Violated("only offers are decided", f"{call}: who offered {min(unknown)}?")
         return {instant: bool(found[instant]) for instant, _, _ in offers if instant in found}
-
-    def end(self) -> None:
-        """Nothing to do: each decision was judged when it was made."""

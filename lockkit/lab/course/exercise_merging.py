@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lockkit.lab.course.trial import CALLS, CLIENTS, Trial, settle
+from lockkit.lab.course.trial import CALLS, CLIENTS, Exercise, settle
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
 from lockkit.runtime import Procedure, Sleep
@@ -14,7 +14,7 @@ from lockkit.runtime.proven import read
 COMPACTION = CLIENTS[-1]
 
 
-class SliceOfFiles:
+class SliceOfFiles(Exercise):
     """`file_slice(bases, logs)`: the base file that a reader reads, and the log files on top of it.
 
     Both are lists of pairs, in any order: the instant at which the file's writer began, and the
@@ -25,12 +25,8 @@ class SliceOfFiles:
 
     KEY = "timeline.json"
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
-        trial.put(self.KEY, json.dumps({"time": 0, "bases": [], "logs": []}).encode())
-        for name in CLIENTS:
-            node = trial.world.node(name)
-            trial.world.spawn(node, self.client(node))
+    def prepare(self) -> None:
+        self.trial.put(self.KEY, json.dumps({"time": 0, "bases": [], "logs": []}).encode())
 
     def client(self, node: Node) -> Procedure[None]:
         """A writer of log files, or the compaction; each reads before and after its commit."""
@@ -110,6 +106,3 @@ class SliceOfFiles:
             )
         if above != sorted(set(above)):
             raise Violated("each log file once, by its instant", call)
-
-    def end(self) -> None:
-        """Nothing to do: each read was judged when it was made."""

@@ -6,14 +6,14 @@ import json
 from functools import partial
 from typing import Any
 
-from lockkit.lab.course.trial import CALLS, CLIENTS, Trial, settle, taken
+from lockkit.lab.course.trial import CALLS, CLIENTS, Exercise, settle, taken
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.protocol.outcome import Found, IfAbsent, IfVersion, Throttled
 from lockkit.runtime import Procedure, Put, Sleep
 
 
-class HandOver:
+class HandOver(Exercise):
     """`release(key, version, record)`: end the grant whose lock object is `record`.
 
     The object has this `version`. Return once the grant is over, by this release or because another
@@ -24,14 +24,10 @@ class HandOver:
     KEY, PATIENCE_MS = "lock.json", 20_000
     FAIR = True
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial, self.highest = trial, 0
+    def prepare(self) -> None:
+        self.highest = 0
         self.holder = dict[str, Any]()
         """The record of the newest grant; empty once it was released."""
-        trial.world.memory_store.on_write = self.on_write
-        for name in CLIENTS:
-            node = trial.world.node(name)
-            trial.world.spawn(node, self.client(node))
 
     def client(self, node: Node) -> Procedure[None]:
         for _ in range(CALLS):
@@ -80,11 +76,8 @@ class HandOver:
             )
         self.holder = {}
 
-    def end(self) -> None:
-        """Nothing to do: each grant was judged when it was made."""
 
-
-class HotLock:
+class HotLock(Exercise):
     """`claim(key, mine)`: wait until the lock at `key` is free, and replace it by `mine`.
 
     The store accepts one write per second to an object. The lock is JSON with `free`. Its
@@ -96,13 +89,10 @@ class HotLock:
     STORES = ("gcs", "r2")
     FAIR = True
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial, self.mine = trial, dict[str, bytes]()
-        trial.put(self.KEY, self.body("nobody", free=True))
-        trial.world.memory_store.judges[self.KEY] = self.admits
-        for name in CLIENTS:
-            node = trial.world.node(name)
-            trial.world.spawn(node, self.client(node))
+    def prepare(self) -> None:
+        self.mine = dict[str, bytes]()
+        self.trial.put(self.KEY, self.body("nobody", free=True))
+        self.trial.world.memory_store.judges[self.KEY] = self.admits
 
     @staticmethod
     def body(owner: str, *, free: bool) -> bytes:
@@ -158,11 +148,8 @@ class HotLock:
         truth = self.trial.world.memory_store.truth
         return [e for e in truth if e.client == client and not isinstance(e.answer, Throttled)]
 
-    def end(self) -> None:
-        """Nothing to do: each claim was judged when it was decided."""
 
-
-class Balance:
+class Balance(Exercise):
     """`pay(key, amount, receipt)`: add `amount` to the balance of the account, exactly once.
 
     The account is JSON with `balance` and `receipts`, a list that may be used as one likes.
@@ -171,15 +158,11 @@ class Balance:
 
     KEY = "account.json"
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial, self.balance, self.owed = trial, 0, 0
+    def prepare(self) -> None:
+        self.balance, self.owed = 0, 0
         self.calling: dict[str, tuple[int, int]] = {}
         """Of each client: the amount of its newest call, and how often it was added."""
-        trial.put(self.KEY, json.dumps({"balance": 0, "receipts": []}).encode())
-        trial.world.memory_store.on_write = self.on_write
-        for name in CLIENTS:
-            node = trial.world.node(name)
-            trial.world.spawn(node, self.client(node))
+        self.trial.put(self.KEY, json.dumps({"balance": 0, "receipts": []}).encode())
 
     def client(self, node: Node) -> Procedure[None]:
         for number in range(1, CALLS + 1):
@@ -212,11 +195,8 @@ class Balance:
         if times > 1:
             raise Violated("a payment is made once", f"{decided.client} paid {amount} twice")
 
-    def end(self) -> None:
-        """Nothing to do: each payment was judged when it returned."""
 
-
-class Promise:
+class Promise(Exercise):
     """`honours(key)`: whether the store honours both conditions of a write, for a key of its own.
 
     The conditions are `IfAbsent()` and `IfVersion(version)`. Each client tests a store that honours
@@ -225,12 +205,6 @@ class Promise:
 
     IGNORED: tuple[tuple[type, ...], ...] = ((), (IfAbsent,), (IfVersion,), (IfAbsent, IfVersion))
     FAIR = True
-
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
-        for name in CLIENTS:
-            node = trial.world.node(name)
-            trial.world.spawn(node, self.client(node))
 
     def client(self, node: Node) -> Procedure[None]:
         for number in range(1, CALLS + 1):
@@ -261,6 +235,3 @@ class Promise:
                 return before is not None and before.version == version
             case _:
                 return before is None
-
-    def end(self) -> None:
-        """Nothing to do: each answer was judged when it was given."""

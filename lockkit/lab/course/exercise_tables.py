@@ -7,7 +7,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from lockkit.lab.course.trial import CALLS, CLIENTS, Trial, for_sure, settle
+from lockkit.lab.course.trial import CALLS, CLIENTS, Exercise, for_sure, settle
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
@@ -19,7 +19,7 @@ ROUNDS_MAX = 40
 COMMITTED, ROLLED_BACK = "committed", "rolled back"
 
 
-class SilentWriter:
+class SilentWriter(Exercise):
     """`roll_back(fence, instant, files)`: undo the instant of a writer that has been silent.
 
     The object `fence` is JSON: the lists `committed` and `rolled back` of instants. A writer makes
@@ -30,20 +30,17 @@ class SilentWriter:
 
     FENCE = "fence.json"
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
+    def prepare(self) -> None:
         self.open: dict[str, list[str]] = {}
         """The files of each instant that is not decided."""
         self.files: dict[str, list[str]] = {}
         self.deleted: set[str] = set()
         """A late copy of a writer's request may bring a file back, and no reader needs it then."""
-        trial.put(self.FENCE, json.dumps({COMMITTED: [], ROLLED_BACK: []}).encode())
+        self.trial.put(self.FENCE, json.dumps({COMMITTED: [], ROLLED_BACK: []}).encode())
         self.decided: dict[str, list[str]] = {COMMITTED: [], ROLLED_BACK: []}
-        trial.world.memory_store.on_write = self.on_write
-        for name in CLIENTS:
-            node = trial.world.node(name)
-            work = self.service if name == SERVICE else self.writer
-            trial.world.spawn(node, work(node))
+
+    def client(self, node: Node) -> Procedure[None]:
+        return self.service(node) if node.name == SERVICE else self.writer(node)
 
     def writer(self, node: Node) -> Procedure[None]:
         for number in range(1, CALLS + 1):
@@ -119,11 +116,8 @@ class SilentWriter:
             raise Violated("one decision", f"{both[0]} is committed and rolled back")
         self.decided = lists
 
-    def end(self) -> None:
-        """Nothing to do: each rollback was judged when it returned."""
 
-
-class Retention:
+class Retention(Exercise):
     """`clean(commits, retained)`: the set of files that may be deleted.
 
     `commits` is a list, oldest first. Each is a pair of sets: the files that it added, and the
@@ -133,14 +127,12 @@ class Retention:
 
     KEY = "table.json"
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
-        self.retained = trial.world.dice.choice((1, 2, 3, 5))
-        trial.put(self.KEY, b"[]")
-        for name in CLIENTS:
-            node = trial.world.node(name)
-            work = self.service if name == SERVICE else self.writer
-            trial.world.spawn(node, work(node))
+    def prepare(self) -> None:
+        self.retained = self.trial.world.dice.choice((1, 2, 3, 5))
+        self.trial.put(self.KEY, b"[]")
+
+    def client(self, node: Node) -> Procedure[None]:
+        return self.service(node) if node.name == SERVICE else self.writer(node)
 
     def writer(self, node: Node) -> Procedure[None]:
         dice = self.trial.world.dice
@@ -202,9 +194,6 @@ class Retention:
             live = (live | set(added)) - set(replaced)
         return live
 
-    def end(self) -> None:
-        """Nothing to do: each clean was judged when it was planned."""
-
 
 class OrderKey(str):
     """A key whose `hash()` differs between the writers, as it does between Python processes."""
@@ -217,7 +206,7 @@ class OrderKey(str):
         return hash((self.process, str(self)))
 
 
-class Placement:
+class Placement(Exercise):
     """`bucket(key, sizes)`: the number of the file group that the order `key` belongs to.
 
     `sizes` are the numbers of rows that the writer sees in the file groups of the table. Three
@@ -227,15 +216,11 @@ class Placement:
     KEY, GROUPS, KEYS = "table.json", 4, 60
     SHARE_MAX = 2 / 3
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
+    def prepare(self) -> None:
         empty: list[list[str]] = [[] for _ in range(self.GROUPS)]
-        trial.put(self.KEY, json.dumps({"commits": [], "groups": empty}).encode())
-        for name in CLIENTS:
-            node = trial.world.node(name)
-            trial.world.spawn(node, self.writer(node))
+        self.trial.put(self.KEY, json.dumps({"commits": [], "groups": empty}).encode())
 
-    def writer(self, node: Node) -> Procedure[None]:
+    def client(self, node: Node) -> Procedure[None]:
         dice = self.trial.world.dice
         for number in range(1, CALLS + 1):
             mine = sorted({f"order-{int(dice.random() * self.KEYS)}" for _ in range(4)})
@@ -289,6 +274,3 @@ class Placement:
         found = yield from read(self.KEY)
         assert isinstance(found, Found)
         return json.loads(found.body), found.version
-
-    def end(self) -> None:
-        """Nothing to do: each commit was judged when it was made."""

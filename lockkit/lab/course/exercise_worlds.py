@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from lockkit.lab.course.trial import CALLS, CLIENTS, Trial
+from lockkit.lab.course.trial import CALLS, CLIENTS, Exercise
 from lockkit.lab.verify.sim.fault_profile import FaultKind
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
@@ -22,7 +22,7 @@ TRIES_MAX = 50
 """Of calls for one entry: a call may return False only if another one was published meanwhile."""
 
 
-class Acquire:
+class Acquire(Exercise):
     """`acquire(key, mine)`: True if the object at `key` is `mine`, False if it is another's.
 
     Three clients want one lock without a lease, each once.
@@ -30,11 +30,8 @@ class Acquire:
 
     KEY = "lock.json"
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial, self.answers = trial, dict[str, bool]()
-        for name in CLIENTS:
-            node = trial.world.node(name)
-            trial.world.spawn(node, self.client(node))
+    def prepare(self) -> None:
+        self.answers = dict[str, bool]()
 
     def client(self, node: Node) -> Procedure[None]:
         holds = yield from self.trial.call(node, bool, self.KEY, f"lock of {node.name}".encode())
@@ -56,7 +53,7 @@ class Acquire:
             )
 
 
-class Publish:
+class Publish(Exercise):
     """`publish(key, seen, body, entry)`: replace version `seen` by `body`.
 
     True: it is published. False: it is not, and never will be; the caller then reads again and
@@ -65,14 +62,9 @@ class Publish:
 
     KEY = "commits.txt"
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial, self.done = trial, list[str]()
-        world = trial.world
-        trial.put(self.KEY, b"table\n")
-        world.memory_store.on_write = self.on_write
-        for name in CLIENTS:
-            node = world.node(name)
-            world.spawn(node, self.client(node))
+    def prepare(self) -> None:
+        self.done = list[str]()
+        self.trial.put(self.KEY, b"table\n")
 
     def client(self, node: Node) -> Procedure[None]:
         for number in range(1, CALLS + 1):
@@ -112,7 +104,7 @@ class Publish:
         self.check()
 
 
-class Conflicts:
+class Conflicts(Exercise):
     """`conflicts(mine, later)`: whether my write must be refused.
 
     `mine` is the set of file groups that I rewrote from my snapshot. `later` lists, oldest first,
@@ -122,13 +114,9 @@ class Conflicts:
     KEY = "table.json"
     GROUPS = ("A", "B", "C", "D")
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
+    def prepare(self) -> None:
         body = json.dumps({"commits": [], "rows": dict.fromkeys(self.GROUPS, 0)}).encode()
-        trial.put(self.KEY, body)
-        for name in CLIENTS:
-            node = trial.world.node(name)
-            trial.world.spawn(node, self.client(node))
+        self.trial.put(self.KEY, body)
 
     def client(self, node: Node) -> Procedure[None]:
         dice = self.trial.world.dice
@@ -173,15 +161,12 @@ class Conflicts:
                     f"{value}: {node.name} wrote from an old snapshot",
                 )  # fmt: skip
 
-    def end(self) -> None:
-        """Nothing to do: each commit was judged when it was made."""
-
 
 def braced(of: frozenset[str]) -> str:
     return "{" + ",".join(sorted(of)) + "}"
 
 
-class Campaign:
+class Campaign(Exercise):
     """`campaign(folder, owner, attempt)`: the number of the epoch that I lead, or None.
 
     An epoch is an object `folder` + six digits. The highest epoch leads, and the creator of its
@@ -191,15 +176,10 @@ class Campaign:
 
     FOLDER = "epochs/"
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
+    def prepare(self) -> None:
         self.creator: dict[int, str] = {}
         self.calling: dict[str, str] = {}
         self.answers: dict[str, int | None] = {}
-        trial.world.memory_store.on_write = self.on_write
-        for name in CLIENTS:
-            node = trial.world.node(name)
-            trial.world.spawn(node, self.client(node))
 
     def on_write(self, decided: DecidedRequest, _after: StoredObject | None) -> None:
         key = getattr(decided.request, "key", "")
@@ -240,7 +220,7 @@ class Campaign:
                 )
 
 
-class Append:
+class Append(Exercise):
     """`append(folder, record)`: add `record` to a log, and return the number of its slot.
 
     A slot is an object `folder` + six digits, from 000001 on, without a gap. Three clients append.
@@ -248,12 +228,8 @@ class Append:
 
     FOLDER = "log/"
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial, self.done = trial, dict[str, int]()
-        trial.world.memory_store.on_write = self.on_write
-        for name in CLIENTS:
-            node = trial.world.node(name)
-            trial.world.spawn(node, self.client(node))
+    def prepare(self) -> None:
+        self.done = dict[str, int]()
 
     def client(self, node: Node) -> Procedure[None]:
         for number in range(1, CALLS + 1):
@@ -287,11 +263,8 @@ class Append:
                     "no gap", f"{decided.client} wrote {key}, and {self.key(slot)} is empty"
                 )
 
-    def end(self) -> None:
-        """Nothing to do: each write was judged when it was applied."""
 
-
-class Order:
+class Order(Exercise):
     """`order(keys)`: the order in which to take the locks of `keys`, as a list.
 
     Three clients each want two or three locks at once, and keep what they have while they wait.
@@ -301,13 +274,9 @@ class Order:
     KINDS = (FaultKind.STALL,)
     FAIR = True
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
+    def prepare(self) -> None:
         self.holder: dict[str, str] = {}
         self.waits: dict[str, str] = {}
-        for name in CLIENTS:
-            node = trial.world.node(name)
-            trial.world.spawn(node, self.client(node))
 
     def client(self, node: Node) -> Procedure[None]:
         dice = self.trial.world.dice
@@ -346,6 +315,3 @@ class Order:
                 raise Violated("one client goes on", f"deadlock: {name} waits for {waits}")
             if len(chain) > len(CLIENTS):
                 return
-
-    def end(self) -> None:
-        """Nothing to do: a deadlock is found when it occurs."""

@@ -7,10 +7,11 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from inspect import isgenerator
 from math import inf
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from lockkit.errors import Unanswered
 from lockkit.lab.verify.sim.clock import Time
+from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import Condition, Found, IfAbsent, IfVersion, Throttled
@@ -163,9 +164,32 @@ def _raised(name: str, error: Exception) -> str:
     return f"{name}() raised {type(error).__name__}{where}: {error}"
 
 
-class Exercise(Protocol):
-    """One world of an exercise. A broken rule raises `Violated`, during the run or at its end."""
+class Exercise:
+    """One world of an exercise, and its three clients. A broken rule raises `Violated`.
+
+    The docstring of an exercise is its task.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.prepare()
+        trial.world.memory_store.on_write = self.on_write
+        for name in CLIENTS:
+            node = self.node(name)
+            trial.world.spawn(node, self.client(node))
+
+    def prepare(self) -> None:
+        """Set up the store, and what the rules need, before the clients begin."""
+
+    def node(self, name: str) -> Node:
+        """A client's machine, with its clock."""
+        return self.trial.world.node(name)
+
+    def client(self, node: Node) -> Procedure[None]:
+        raise NotImplementedError
+
+    def on_write(self, decided: DecidedRequest, after: StoredObject | None) -> None:
+        """A write was applied."""
 
     def end(self) -> None:
         """Judge the final state, after every write has arrived."""
-        ...
