@@ -16,10 +16,10 @@ from lockkit.lab.verify.mutants import Mutant, catalogue
 from lockkit.lab.verify.planting import answering
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
-from lockkit.lab.verify.sim.lease import TTL_MS, nodes_of, world_of
+from lockkit.lab.verify.sim.lease import TTL_MS, world_of
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.run import SeedRun
 from lockkit.lab.verify.sim.task import Node, TaskPhase, Violated
-from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import Unknown, Version, WriteAnswer
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.state import Identity
@@ -51,10 +51,9 @@ class ElectionSession:
 
 
 @dataclass(slots=True)
-class ElectionRun:
+class ElectionRun(SeedRun):
     """All nodes of one world, and the invariants between them."""
 
-    world: SimWorld
     policy: Policy
     sessions: dict[str, ElectionSession] = field(default_factory=dict)
     led: set[int] = field(default_factory=set)
@@ -129,13 +128,10 @@ class ElectionRun:
     def crashed(self, node: Node) -> None:
         self.sessions.pop(node.name, None)
 
-    def end(self) -> None:
-        """Nothing to wait for: a leader may keep its epoch."""
-
     # --- what they do ----------------------------------------------------------------------------
 
-    def begin(self, node: Node) -> None:
-        """A process starts. Two with one name are two candidates; only their attempts differ."""
+    def live(self, node: Node) -> Procedure[None]:
+        """Two with one name are two candidates; only their attempts differ."""
 
         def record(kind: str, **data: Any) -> None:
             try:
@@ -147,7 +143,7 @@ class ElectionRun:
         identity = Identity(name, TTL_MS, node.name, f"{node.name}.{node.life}")
         session = ElectionSession(node, Candidate(identity, node.clock, self.policy, record))
         self.sessions[node.name] = session
-        self.world.spawn(node, self.life(session))
+        return self.life(session)
 
     def life(self, session: ElectionSession) -> Procedure[None]:
         dice = self.world.dice.random
@@ -199,9 +195,8 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> ElectionRun:
     dice = random.Random(f"election {seed}")
     world, policy, off_ms = world_of(dice, seed, steps, mutant)
     run = ElectionRun(world, policy)
-    world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
-    for _ in nodes_of(dice, world, "N", off_ms, run.begin):
-        pass
+    run.watch()
+    run.processes(dice, "N", off_ms)
     return run
 
 

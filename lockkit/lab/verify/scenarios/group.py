@@ -20,10 +20,10 @@ from lockkit.errors import NoAnswer, StoreError, TableError, Unanswered
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.planting import Plants, answering
 from lockkit.lab.verify.sim import SimScenario
-from lockkit.lab.verify.sim.lease import nodes_of, world_of
+from lockkit.lab.verify.sim.lease import world_of
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.run import SeedRun
 from lockkit.lab.verify.sim.task import Node, Violated
-from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing
 from lockkit.runtime import Delete, Procedure, Put, Sleep, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, put_once, read
@@ -76,10 +76,9 @@ def files_of(instant: str) -> str:
 
 
 @dataclass(slots=True)
-class GroupRun:
+class GroupRun(SeedRun):
     """The writers of one world, and what the judge has seen of them."""
 
-    world: SimWorld
     window_max: int
     names: TimelineNames
     decided: dict[float, dict[str, Any]] = field(default_factory=dict)
@@ -201,9 +200,6 @@ class GroupRun:
         if commits - set(self.bodies):
             raise Violated(WHOLE, f"a snapshot has {min(commits - set(self.bodies))}")
 
-    def crashed(self, node: Node) -> None:
-        pass
-
     def end(self) -> None:
         """Without faults, one service run leaves nothing pending, and one writer commits."""
         self.world.finish()
@@ -227,12 +223,9 @@ class GroupRun:
         looks = partial(archived_as, self.names)
         return group.GroupClient(groups_of, self.window_max, looks, self.names)
 
-    def begin(self, node: Node) -> None:
+    def live(self, node: Node) -> Procedure[None]:
         """A process starts without knowledge of the fence."""
-        self.world.spawn(node, self.life(self.client()))
-
-    def life(self, client: group.GroupClient) -> Procedure[None]:
-        dice, reader = self.world.dice.random, self.client()
+        dice, client, reader = self.world.dice.random, self.client(), self.client()
         for _ in range(ACTIONS_MAX):
             try:
                 if self.switches and dice() < SWITCHED:
@@ -424,9 +417,8 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> GroupRun:
         world.run(create(PROPERTIES_KEY, b"hoodie.table.name=t\n"))
     fence = GroupFence(f"new {seed}", TABLE, completion=NO_INSTANT if version_9 else None)
     world.run(create(FENCE_KEY, format_group_fence(fence)))
-    world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
-    for _ in nodes_of(dice, world, "W", off_ms, run.begin):
-        pass
+    run.watch()
+    run.processes(dice, "W", off_ms)
     return run
 
 

@@ -17,8 +17,9 @@ from lockkit.lab.verify.mutants import Mutant, fence_of
 from lockkit.lab.verify.planting import Plants
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_profile import CALM, FaultProfile
-from lockkit.lab.verify.sim.lease import RATE_OFF, LeaseRun, around
+from lockkit.lab.verify.sim.lease import LeaseRun
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.run import RATE_OFF, around
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.lab.verify.table.host import SimHost
@@ -33,6 +34,7 @@ from lockkit.lab.verify.table.scenario import (
     TableRun,
 )
 from lockkit.protocol.policy import Policy
+from lockkit.runtime import Procedure
 from lockkit.table.format.properties import FENCED, HUDI, TableConfig
 from lockkit.table.format.property_keys import BUCKET_INDEX, MERGE_ON_READ
 from lockkit.table.occ.creation import create_table
@@ -103,39 +105,31 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> MergedRun:
     run.interrupts = INTERRUPTS if dice.random() < 0.4 else 0.0
     run.plans_stall = PLANS_STALL if dice.random() < 0.5 else 0.0
     world.run(create_table(config))
-    world.memory_store.on_write, world.on_crash, world.on_note = (
-        run.on_write, run.crashed, run.noted,
-    )  # fmt: skip
+    run.watch()
     _populate(run, dice)
     return run
 
 
 def _populate(run: MergedRun, dice: random.Random) -> None:
-    world = run.world
-    births = [("W", partial(_writer, run, dice.random() < 0.7))
-              for _ in range(2 + int(dice.random() * 3))]  # fmt: skip
-    births += [("S", partial(_service, run))] * (1 + int(dice.random() * 2))
+    lives = [("W", partial(_writer, run, dice.random() < 0.7))
+             for _ in range(2 + int(dice.random() * 3))]  # fmt: skip
+    lives += [("S", partial(run.of, MergedService))] * (1 + int(dice.random() * 2))
     ahead_ms = dice.choice(AHEAD_MS)
-    for number, (letter, birth) in enumerate(births, 1):
-        node = world.node(
-            f"{letter}{number}", rate=1 + around(dice, RATE_OFF),
+    for number, (letter, live) in enumerate(lives, 1):
+        run.process(
+            f"{letter}{number}", live, rate=1 + around(dice, RATE_OFF),
             offset_ms=int(around(dice, CLOCK_OFF_MS)) + (ahead_ms if number == 1 else 0),
+            steps_ms=CLOCK_OFF_MS,
         )  # fmt: skip
-        node.clock_steps_ms, node.birth = CLOCK_OFF_MS, birth
-        birth(node)
-    world.spawn(world.node("R"), read_merged(run))
+    run.world.spawn(run.world.node("R"), read_merged(run))
 
 
-def _writer(run: MergedRun, nonblocking: bool, node: Node) -> None:
+def _writer(run: MergedRun, nonblocking: bool, node: Node) -> Procedure[None]:
     writer = MergedWriter(run, SimHost(run, run.leases.join(node)))
     writer.nonblocking, writer.replaces = nonblocking, run.replaces
     if nonblocking:
         run.appends.add(node.name)
-    run.world.spawn(node, writer.live())
-
-
-def _service(run: MergedRun, node: Node) -> None:
-    run.world.spawn(node, MergedService(run, SimHost(run, run.leases.join(node))).live())
+    return writer.live()
 
 
 SCENARIO = SimScenario(

@@ -16,9 +16,9 @@ from typing import Any
 from lockkit.lab.verify.mutants import Mutant, catalogue
 from lockkit.lab.verify.scenarios.queue_truth import QueueTruth, acknowledged
 from lockkit.lab.verify.sim import SimScenario
-from lockkit.lab.verify.sim.lease import RATE_OFF, around
+from lockkit.lab.verify.sim.run import RATE_OFF, SeedRun, around
 from lockkit.lab.verify.sim.task import Node, Task, Violated, WaitUntil
-from lockkit.lab.verify.sim.world import SimWorld, drawn_world
+from lockkit.lab.verify.sim.world import drawn_world
 from lockkit.protocol.outcome import NotOurs, Ours, Version
 from lockkit.recipes.errors import QueueError, QueueUnknown
 from lockkit.recipes.queue.brokered import BrokerGone, KnownBroker, through
@@ -70,10 +70,9 @@ class BrokerHost:
 
 
 @dataclass(slots=True)
-class QueueRun:
+class QueueRun(SeedRun):
     """The queue of one seed, and all its clients."""
 
-    world: SimWorld
     policy: QueuePolicy
     truth: QueueTruth
     machines: list[Node] = field(default_factory=list)

@@ -13,10 +13,11 @@ from lockkit.errors import NoAnswer, Unanswered
 from lockkit.lab.verify.mutants import Mutant, catalogue
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
-from lockkit.lab.verify.sim.lease import OFF_MS, TTL_MS, nodes_of
+from lockkit.lab.verify.sim.lease import OFF_MS, TTL_MS
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.run import SeedRun
 from lockkit.lab.verify.sim.task import Node, Violated
-from lockkit.lab.verify.sim.world import SimWorld, drawn_world
+from lockkit.lab.verify.sim.world import drawn_world
 from lockkit.providers.leased import lease_end_ms
 from lockkit.recipes.granular.queued import (
     EntryGone,
@@ -53,10 +54,9 @@ class QueueBelief:
 
 
 @dataclass(slots=True)
-class SharedRun:
+class SharedRun(SeedRun):
     """All clients of one world, and the invariants between them."""
 
-    world: SimWorld
     beliefs: dict[str, QueueBelief] = field(default_factory=dict)
     """By entry."""
     arrived: dict[str, int] = field(default_factory=dict)
@@ -109,15 +109,9 @@ class SharedRun:
         for id in [each for each, belief in self.beliefs.items() if belief.node is node]:
             del self.beliefs[id]
 
-    def end(self) -> None:
-        """Nothing to wait for: a holder may keep its belief."""
-
     # --- what they do ----------------------------------------------------------------------------
 
-    def begin(self, node: Node) -> None:
-        self.world.spawn(node, self.life(node))
-
-    def life(self, node: Node) -> Procedure[None]:
+    def live(self, node: Node) -> Procedure[None]:
         dice = self.world.dice.random
         for _ in range(CALLS_MAX):
             mode = Mode.WRITE if dice() < WRITERS else Mode.READ
@@ -184,9 +178,8 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> SharedRun:
     dice = random.Random(f"shared {seed}")
     world = drawn_world(dice, seed, steps, mutant)
     run = SharedRun(world)
-    world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
-    for _ in nodes_of(dice, world, "Q", OFF_MS, run.begin):
-        pass
+    run.watch()
+    run.processes(dice, "Q", OFF_MS)
     return run
 
 

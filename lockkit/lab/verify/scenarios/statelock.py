@@ -13,8 +13,9 @@ from lockkit.errors import NoAnswer, Unanswered
 from lockkit.lab.verify.mutants import Mutant, catalogue
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.run import SeedRun
 from lockkit.lab.verify.sim.task import Node, Violated
-from lockkit.lab.verify.sim.world import SimWorld, drawn_world
+from lockkit.lab.verify.sim.world import drawn_world
 from lockkit.recipes.errors import LockUnknown, NotLocked, StateLocked
 from lockkit.recipes.terraform.lockinfo import LockInfo, decode
 from lockkit.recipes.terraform.statelock import lock, lock_key, read_state, unlock
@@ -29,10 +30,9 @@ REPORTED = "a reported unlock has happened"
 
 
 @dataclass(slots=True)
-class LockRun:
+class LockRun(SeedRun):
     """All clients of one world, and the invariants between them."""
 
-    world: SimWorld
     running: dict[str, str] = field(default_factory=dict)
     """By node: the ID that its run locks by, from before the first request to its end."""
     holding: dict[str, str] = field(default_factory=dict)
@@ -68,15 +68,9 @@ class LockRun:
         self.running.pop(node.name, None)
         self.holding.pop(node.name, None)
 
-    def end(self) -> None:
-        """Nothing to wait for: a holder may keep the lock."""
-
     # --- what they do ----------------------------------------------------------------------------
 
-    def begin(self, node: Node) -> None:
-        self.world.spawn(node, self.life(node))
-
-    def life(self, node: Node) -> Procedure[None]:
+    def live(self, node: Node) -> Procedure[None]:
         dice = self.world.dice.random
         for _ in range(RUNS_MAX):
             self.ids += 1
@@ -133,11 +127,9 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> LockRun:
     dice = random.Random(f"statelock {seed}")
     world = drawn_world(dice, seed, steps, mutant)
     run = LockRun(world)
-    world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
+    run.watch()
     for number in range(1, 3 + int(dice.random() * 2)):
-        node = world.node(f"T{number}")
-        node.birth = run.begin
-        run.begin(node)
+        run.process(f"T{number}", run.live)
     operator = world.node("O")
     world.spawn(operator, run.operator(operator))
     return run

@@ -20,8 +20,9 @@ from lockkit.lab.verify.planting import answering
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
 from lockkit.lab.verify.sim.fault_profile import FaultProfile
-from lockkit.lab.verify.sim.lease import OFF_MS, SKEW_MS, TTL_MS, LeaseRun, LeaseSession, nodes_of
+from lockkit.lab.verify.sim.lease import OFF_MS, SKEW_MS, TTL_MS, LeaseRun, LeaseSession
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.run import SeedRun
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.lock.storage import LOCK_KEY
@@ -66,12 +67,12 @@ class StripedClient:
 
 
 @dataclass(slots=True)
-class StripedRun:
+class StripedRun(SeedRun):
     """All clients of one world, and the invariants between them."""
 
-    world: SimWorld
     leases: list[LeaseRun]
-    configured: dict[str, int]
+    draw: random.Random
+    configured: dict[str, int] = field(default_factory=dict)
     """By node: the number of stripes in its user's call."""
     actors: dict[str, StripedClient] = field(default_factory=dict)
 
@@ -125,11 +126,11 @@ class StripedRun:
 
     # --- what they do ----------------------------------------------------------------------------
 
-    def begin(self, node: Node) -> None:
-        self.world.spawn(node, self.life(StripedClient(node, self.configured[node.name])))
-
-    def life(self, actor: StripedClient) -> Procedure[None]:
-        dice = self.world.dice
+    def live(self, node: Node) -> Procedure[None]:
+        if node.name not in self.configured:
+            other = self.draw.random() < 0.3
+            self.configured[node.name] = STRIPES // 2 if other else STRIPES
+        dice, actor = self.world.dice, StripedClient(node, self.configured[node.name])
         if not (yield from self.agreed(actor)):
             return
         self.actors[actor.node.name] = actor
@@ -229,12 +230,9 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> StripedRun:
         seed, steps, profile, fault_profile, uniform, stripe=dice.randrange(STRIPES)
     )
     leases = [LeaseRun(world, lease, prefix=stripe_key(each)) for each in range(STRIPES)]
-    run = StripedRun(world, leases, {})
-    world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
-    off_ms = SKEW_MS // 2 if lease.expiry is Expiry.WALL else OFF_MS
-    for node in nodes_of(dice, world, "W", off_ms, run.begin):
-        other = dice.random() < 0.3
-        run.configured[node.name] = STRIPES // 2 if other else STRIPES
+    run = StripedRun(world, leases, dice)
+    run.watch()
+    run.processes(dice, "W", SKEW_MS // 2 if lease.expiry is Expiry.WALL else OFF_MS)
     return run
 
 

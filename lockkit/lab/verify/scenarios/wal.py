@@ -20,6 +20,7 @@ from lockkit.lab.verify.planting import answering
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_profile import FaultProfile
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, StoredObject
+from lockkit.lab.verify.sim.run import SeedRun
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import Condition, Found, over
@@ -53,10 +54,9 @@ BLOCKED = "the next writer can append"
 
 
 @dataclass(slots=True)
-class WalRun:
+class WalRun(SeedRun):
     """The log of one seed, and all answers that its clients got."""
 
-    world: SimWorld
     outage: bool = False
     acknowledged: dict[str, int] = field(default_factory=dict)
     """Texts, with the epoch of their writer."""
@@ -158,7 +158,7 @@ class WalRun:
             raise outcome
         return (yield from view_of(Cursor()))[1]
 
-    def writer(self, node: Node, parallel: int) -> Procedure[None]:
+    def writer(self, parallel: int, node: Node) -> Procedure[None]:
         dice, tail = self.world.dice, self.ways()
         for opening in range(OPENS_MAX):
             yield Sleep(dice.random() * 3)
@@ -243,22 +243,10 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> WalRun:
         profile = PROFILES.get(mutant.profile, profile)
     run = WalRun(SimWorld(seed, steps, profile, fault_profile, dice.random() < 0.3), outage)
     for number in range(2 + int(dice.random() * 2)):
-        node, parallel = run.world.node(f"W{number + 1}"), dice.choice(PARALLEL)
-        node.birth = partial(_begin_writer, run, parallel)
-        node.birth(node)
+        run.process(f"W{number + 1}", partial(run.writer, dice.choice(PARALLEL)))
     for number in range(2):
-        node = run.world.node(f"R{number + 1}")
-        node.birth = partial(_begin_reader, run)
-        node.birth(node)
+        run.process(f"R{number + 1}", run.reader)
     return run
-
-
-def _begin_writer(run: WalRun, parallel: int, node: Node) -> None:
-    run.world.spawn(node, run.writer(node, parallel))
-
-
-def _begin_reader(run: WalRun, node: Node) -> None:
-    run.world.spawn(node, run.reader(node))
 
 
 SCENARIO = SimScenario(

@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.sim import lease
+from lockkit.lab.verify.sim.run import SeedRun
 from lockkit.lab.verify.sim.task import Stopped, Violated
-from lockkit.lab.verify.sim.world import Branch, SimWorld
+from lockkit.lab.verify.sim.world import Branch
 
 __all__ = ["CHECKER", "LEASE", "Branch", "SeedOutcome", "SimScenario", "in_words",
            "simulate"]  # fmt: skip
@@ -33,16 +34,6 @@ def in_words(violation: str) -> str:
     if not because or violation.startswith(CHECKER):
         return violation
     return f"{because}. This breaks the rule: {rule}"
-
-
-class SeedRun(Protocol):
-    """One seed's world, set up and ready to play."""
-
-    world: SimWorld
-
-    def end(self) -> None:
-        """After the last move: let the world come to rest and judge it. Raises `Violated`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from lockkit.errors import LockLost
 from lockkit.lab.verify.mutants import Invariant, Mutant, fence_of
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.run import SeedRun
 from lockkit.lab.verify.sim.task import Node, Violated, WaitUntil
 from lockkit.lab.verify.sim.world import SimWorld, drawn_world
 from lockkit.lab.verify.wrong_rules import CommitGuard
@@ -40,7 +41,6 @@ SPREAD_MS = 1000
 LATE_MS = 2_000
 OFF_MS = 3_600_000
 """How wrong a wall clock may be for the policies that do not trust it."""
-RATE_OFF = 0.002
 GRANTS_MAX, BEATS_MAX = 40, 4
 LIMIT_S, TRIED_ONCE = 60.0, 0.15
 """The longest wait of an acquire, and how often it tries once."""
@@ -88,10 +88,9 @@ class LeaseSession:
 
 
 @dataclass(slots=True)
-class LeaseRun:
+class LeaseRun(SeedRun):
     """All clients of one world, and the invariants between them."""
 
-    world: SimWorld
     policy: Policy
     fence: CommitGuard = CommitGuard.CAS
     """What guards a commit: a mistake's own, or compare-and-set."""
@@ -191,14 +190,10 @@ class LeaseRun:
     def crashed(self, node: Node) -> None:
         self.sessions.pop(node.name, None)
 
-    def end(self) -> None:
-        """Nothing to wait for: a holder may keep its belief."""
-
     # --- what they do ----------------------------------------------------------------------------
 
-    def begin(self, node: Node) -> None:
-        """A process starts."""
-        self.world.spawn(node, self.life(self.join(node)))
+    def live(self, node: Node) -> Procedure[None]:
+        return self.life(self.join(node))
 
     def join(self, node: Node) -> LeaseSession:
         """Start a new client without any knowledge."""
@@ -371,30 +366,13 @@ def world_of(
     return world, policy, skew_ms // 2 if policy.expiry is Expiry.WALL else OFF_MS
 
 
-def nodes_of(
-    dice: random.Random, world: SimWorld, letter: str, off_ms: int, begin: Callable[[Node], None]
-) -> Iterator[Node]:
-    """Two or three nodes, each with its own clock; each begins once the caller has seen it."""
-    for number in range(1, 3 + int(dice.random() * 2)):
-        rate, offset_ms = 1 + around(dice, RATE_OFF), int(around(dice, off_ms))
-        node = world.node(f"{letter}{number}", rate=rate, offset_ms=offset_ms)
-        node.clock_steps_ms, node.birth = off_ms, begin
-        yield node
-        begin(node)
-
-
 def set_up(seed: str, steps: int, mutant: Mutant | None) -> LeaseRun:
     dice = random.Random(f"lease {seed}")
     world, policy, off_ms = world_of(dice, seed, steps, mutant)
     run = LeaseRun(world, policy, fence_of(mutant))
     run.poll_ms, run.renew_ms = dice.choice(POLLS_MS), dice.choice(RENEWALS_MS)
-    world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
+    run.watch()
     if run.fence is not CommitGuard.CAS:
         world.memory_store.judges[RESOURCE_KEY] = run.admits
-    for _ in nodes_of(dice, world, "W", off_ms, run.begin):
-        pass
+    run.processes(dice, "W", off_ms)
     return run
-
-
-def around(dice: random.Random, most: float) -> float:
-    return (2 * dice.random() - 1) * most

@@ -66,10 +66,6 @@ def _judged(run: TableRun, write: DecidedRequest, after: StoredObject | None) ->
     run.on_write(write, after)
 
 
-def _born(run: TableRun, node: Node) -> None:
-    run.world.spawn(node, archives(run, node))
-
-
 def _with_archivers(
     seed: str, steps: int, mutant: Mutant | None, *, commit: str = FENCED
 ) -> TableRun:
@@ -77,9 +73,10 @@ def _with_archivers(
     run.world.memory_store.on_write = partial(_judged, run)
     dice = random.Random(f"table archive {seed}")
     for number in range(1, 1 + dice.choice((1, 2, 2)) * (run.config.version == 9)):
-        node = run.world.node(f"A{number}", offset_ms=dice.randint(-CLOCK_OFF_MS, CLOCK_OFF_MS))
-        node.clock_steps_ms, node.birth = CLOCK_OFF_MS, partial(_born, run)
-        _born(run, node)
+        offset_ms = dice.randint(-CLOCK_OFF_MS, CLOCK_OFF_MS)
+        run.process(
+            f"A{number}", partial(archives, run), offset_ms=offset_ms, steps_ms=CLOCK_OFF_MS
+        )
     return run
 
 

@@ -10,7 +10,6 @@ files.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -258,14 +257,9 @@ def _with_late_writers(seed: str, steps: int, mutant: Mutant | None) -> TableRun
         "A": partial(archives, rules=RULES, once=_archive_asleep),
     }
     for letter, live in lives.items():
-        node = run.world.node(f"{letter}1", offset_ms=dice.randint(-CLOCK_OFF_MS, CLOCK_OFF_MS))
-        node.clock_steps_ms, node.birth = CLOCK_OFF_MS, partial(_born, run, live)
-        node.birth(node)
+        offset_ms = dice.randint(-CLOCK_OFF_MS, CLOCK_OFF_MS)
+        run.process(f"{letter}1", partial(live, run), offset_ms=offset_ms, steps_ms=CLOCK_OFF_MS)
     return run
-
-
-def _born(run: LateRun, live: Callable[[LateRun, Node], Procedure[None]], node: Node) -> None:
-    run.world.spawn(node, live(run, node))
 
 
 SCENARIO = SimScenario(

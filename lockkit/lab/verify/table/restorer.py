@@ -236,10 +236,6 @@ def _one(
             run.world.reached.add("restore")
 
 
-def _born(run: RestoredRun, node: Node) -> None:
-    run.world.spawn(node, restores(run, node))
-
-
 def _judged(run: TableRun, write: DecidedRequest, after: StoredObject | None) -> None:
     assert isinstance(run.ledger, RestoredLedger)
     run.owners.rolled_back |= run.ledger.gone
@@ -253,9 +249,10 @@ def _with_restores(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
     run.ledger.streams.clear()  # increments of a table that went back have no end to go on from
     dice = random.Random(f"table restore {seed}")
     for number in range(1, 1 + dice.choice((1, 1, 2))):
-        node = run.world.node(f"O{number}", offset_ms=dice.randint(-CLOCK_OFF_MS, CLOCK_OFF_MS))
-        node.clock_steps_ms, node.birth = CLOCK_OFF_MS, partial(_born, run)
-        _born(run, node)
+        offset_ms = dice.randint(-CLOCK_OFF_MS, CLOCK_OFF_MS)
+        run.process(
+            f"O{number}", partial(restores, run), offset_ms=offset_ms, steps_ms=CLOCK_OFF_MS
+        )
     return run
 
 

@@ -19,8 +19,9 @@ from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.clock import VirtualClock
 from lockkit.lab.verify.sim.fault_injection import stall
 from lockkit.lab.verify.sim.fault_profile import CALM, FaultProfile
-from lockkit.lab.verify.sim.lease import RATE_OFF, LeaseRun, around
+from lockkit.lab.verify.sim.lease import LeaseRun
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.run import RATE_OFF, SeedRun, around
 from lockkit.lab.verify.sim.schedule import (
     Pct,
     Prompt,
@@ -86,13 +87,13 @@ INTERRUPTS, PLANS_STALL = 0.3, 0.5
 CLUSTERS_BESIDE, BESIDE, SLEEPS_MS = 4, "C", 15_000.0
 _PLAN = re.compile(r"\.(replacecommit|clustering|rollback)\.requested$")
 PROMPT_INSTANTS_MAX, OVERTAKEN_INSTANTS_MAX = 8, 5
+Client = Callable[["TableRun", SimHost], Any]
 
 
 @dataclass(slots=True)
-class TableRun:
+class TableRun(SeedRun):
     """The table of one seed, all its clients, and the judge."""
 
-    world: SimWorld
     leases: LeaseRun
     config: TableConfig
     locked: bool
@@ -169,6 +170,11 @@ class TableRun:
             node.stalled, node.stalled_ms = True, self.world.time.now_ms + SLEEPS_MS
         elif self.plans_stall:
             self._stalls(client, self.plans_stall)
+
+    def of(self, client: Client, node: Node) -> Procedure[None]:
+        """What this kind of client does."""
+        life: Procedure[None] = client(self, SimHost(self, self.leases.join(node))).live()
+        return life
 
     def cluster_beside(self, writer: Node) -> None:
         """A process plans a clustering while the writer's decision is on its way; others pause."""
@@ -320,11 +326,7 @@ def _set_up(
         if only and beside.random() < SLOW:
             run.slow, run.queries, run.interrupts = True, 1, INTERRUPTS
     world.run(create_table(config))
-    world.memory_store.on_write, world.on_crash, world.on_note = (
-        run.on_write,
-        run.crashed,
-        run.noted,
-    )
+    run.watch()
     _populate(run, dice, play)
     return run
 
@@ -354,21 +356,20 @@ def _populate(run: TableRun, dice: random.Random, play: str) -> None:
     if run.foreign:
         ahead_ms, off_ms = 0, SKEW_MS // 2
     writers = 2 + int(dice.random() * 3)
-    births = [("W", partial(_born, SimWriter, run))] * (2 if run.steady else writers)
-    births += [("S", partial(_born, SimService, run))] * int(dice.random() * 3)
-    births += [("F", partial(_born, HudiWriter, run))] * run.foreign
-    births += [("L", partial(_born, SlowHudiWriter, run))] * run.slow
-    for number, (letter, birth) in enumerate(births, 1):
-        node = world.node(
-            f"{letter}{number}", rate=1 + around(dice, RATE_OFF),
-            offset_ms=int(around(dice, off_ms)) + (ahead_ms if number == 1 else 0),
+    clients: list[tuple[str, Client]] = [("W", SimWriter)] * (2 if run.steady else writers)
+    clients += [("S", SimService)] * int(dice.random() * 3)
+    clients += [("F", HudiWriter)] * run.foreign
+    clients += [("L", SlowHudiWriter)] * run.slow
+    for number, (letter, client) in enumerate(clients, 1):
+        run.process(
+            f"{letter}{number}", partial(run.of, client), rate=1 + around(dice, RATE_OFF),
+            offset_ms=int(around(dice, off_ms)) + (ahead_ms if number == 1 else 0), steps_ms=off_ms,
         )  # fmt: skip
-        node.clock_steps_ms, node.birth = off_ms, birth
-        birth(node)
     for number in range(1, run.queries + 1):
-        node = world.node(f"Q{number}", offset_ms=int(around(dice, off_ms)))
-        node.clock_steps_ms, node.birth = off_ms, partial(_born, SimQuery, run)
-        node.birth(node)
+        offset_ms = int(around(dice, off_ms))
+        run.process(
+            f"Q{number}", partial(run.of, SimQuery), offset_ms=offset_ms, steps_ms=off_ms
+        )
     world.spawn(world.node("R"), read_table(run))
     stream = Stream("P")
     run.ledger.streams.append(stream)
@@ -380,10 +381,6 @@ def _populate(run: TableRun, dice: random.Random, play: str) -> None:
         world.spawn(by_hand, operator.switch_the_mode())
     elif play == FENCED and run.locked and dice.random() < 0.2:
         world.spawn(by_hand, operator.remove_the_lock())
-
-
-def _born(client: Callable[[TableRun, SimHost], Any], run: TableRun, node: Node) -> None:
-    run.world.spawn(node, client(run, SimHost(run, run.leases.join(node))).live())
 
 
 SCENARIO = SimScenario(

@@ -66,11 +66,12 @@ def _set_up(ratio: float, seed: str, steps: int, mutant: Mutant | None) -> Stall
     world = SimWorld(seed, steps, PROFILES[dice.choice(SOUND)], CALM, spread_ms=SPREAD_MS)
     world.schedule = Prompt(world.dice, world.passing)
     run = StallSweep(world, policy, fence_of(mutant), stall_ms=ratio * TTL_MS)
-    world.memory_store.on_write = run.on_write
+    run.watch()
     if run.fence is not CommitGuard.CAS:
         world.memory_store.judges[RESOURCE_KEY] = run.admits
     for name in ("W1", "W2"):
-        run.begin(world.node(name))
+        node = world.node(name)
+        world.spawn(node, run.live(node))
     return run
 
 

@@ -137,15 +137,16 @@ def play(timing: Timing) -> TimedOutcome:
         renew_ms=timing.lease_s * 1000 / RENEWALS, stall_ms=timing.stall_s * 1000,
         trip_ms=world.latency_ms,
     )  # fmt: skip
-    world.memory_store.on_write = run.on_write
+    run.watch()
     if not timing.fence:
         world.memory_store.judges[RESOURCE_KEY] = run.admits
     violation = ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the clocks; it is in the history
         try:
-            run.begin(world.node("W1"))
-            run.begin(world.node("W2", offset_ms=round(timing.skew_s * 1000)))
+            for name, skew_s in (("W1", 0.0), ("W2", timing.skew_s)):
+                node = world.node(name, offset_ms=round(skew_s * 1000))
+                world.spawn(node, run.live(node))
             for _ in range(MOVES_MAX):
                 if world.tasks and world.time.now_ms < ENDS_MS:
                     world.play(1)
