@@ -8,6 +8,7 @@ a second remote call that is never answered.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -29,6 +30,7 @@ from lockkit.recipes.granular.operations import (
 )
 from lockkit.recipes.stripes import Mode
 from lockkit.recipes.taking import AcquireLock, ReleaseLock, Taking, give_all, take_all
+from lockkit.runtime import carry_out
 
 CIRCLE = "deadlock"
 REPORTED = "a wait never ends"
@@ -188,17 +190,24 @@ class GranularWorld:
 
 
 def _replayed(taking: Taking[StripeRequest, None], answers: Answers) -> OperationState:
+    """Run it up to the first request that has no answer yet."""
     held: list[StripeRequest] = []
-    try:
-        asks = taking.send(None)
-        for answer in answers:
-            if isinstance(asks, AcquireLock) and answer:
-                held.append(asks.lock)
-            elif isinstance(asks, ReleaseLock):
-                held.remove(asks.lock)
-            asks = taking.send(answer)
-    except StopIteration:
-        return OperationState(tuple(held), None)
+    left, asks = list(answers), None
+
+    def answer(request: Any) -> bool | None:
+        nonlocal asks
+        if not left:
+            asks = request
+            raise GeneratorExit  # it waits here
+        given = left.pop(0)
+        if isinstance(request, AcquireLock) and given:
+            held.append(request.lock)
+        elif isinstance(request, ReleaseLock):
+            held.remove(request.lock)
+        return given
+
+    with suppress(GeneratorExit):
+        carry_out(taking, answer)
     return OperationState(tuple(held), asks)
 
 
