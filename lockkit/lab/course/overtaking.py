@@ -8,13 +8,10 @@ from html import escape
 from typing import Any
 
 import lockkit.table as table
-from lockkit.errors import LockLost, StoreError
 from lockkit.events import Event, shortened
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.lock_testbed import said
-from lockkit.lab.verify.check import check
-from lockkit.lab.widgets.stage.staged import Stage
-from lockkit.lab.widgets.stage.steps import StagedLock
+from lockkit.lab.widgets.stage.steps import CommitStage, StagedLock
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import create
 from lockkit.table.format.timeline import V6, Timeline, load_timeline
@@ -30,13 +27,11 @@ GUESSES = (REFUSED, AGAIN, BOTH)
 CHECKED = "checked"
 
 
-class StagedOrders(Stage):
+class StagedOrders(CommitStage):
     """A table of two orders, and W1 and W2, each about to commit one of `WRITES`.
 
     Both have read the same table. The lease of `late` has expired; the other has the lock.
     """
-
-    refusals = (table.TableError, table.CommitUnknown, LockLost, StoreError)
 
     def __init__(
         self, mode: str = "fenced", one: str = UPDATE_1, other: str = UPDATE_1, late: str = "W1"
@@ -62,17 +57,9 @@ class StagedOrders(Stage):
         self.results[name] = yield from table.commit(prepared, StagedLock(epoch))
         return self.results[name]
 
-    def outcome_of(self, result: Any) -> str:
-        return f"committed {result.instant}"
-
     @property
     def rows(self) -> tuple[tuple[str, int], ...]:
-        """What a reader of the table sees: order and amount."""
-        return tuple(sorted(self.read(_rows())))
-
-    @property
-    def verdict(self) -> Any:
-        return check(self.events)
+        return tuple(sorted(self.orders()))
 
     @property
     def timeline(self) -> Timeline:
@@ -120,14 +107,6 @@ def _order(order: str, amount: int) -> Any:
     import pyarrow as pa
 
     return pa.table({"id": [order], "amount": pa.array([amount], pa.int64())})
-
-
-def _rows() -> Procedure[list[tuple[str, int]]]:
-    snapshot, rows = (yield from table.load_snapshot()), list[tuple[str, int]]()
-    for each in snapshot.slices:
-        found = (yield from table.read_slice(each)).to_pydict()
-        rows += zip(found["id"], found["amount"], strict=True)
-    return rows
 
 
 # --- W2 overtakes W1 ------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ class Fault:
         _check_types(self)
         if self.what not in WHATS:
             raise FaultError(
-                "what:", f"no fault is called {_short(self.what)}", f"one of {_or(WHATS)}"
+                "what:", f"no fault is called {short(self.what)}", f"one of {_or(WHATS)}"
             )
         _check_fit(self)
         _fill_in(self)
@@ -142,13 +142,13 @@ class Fault:
         """A fault from a JSON object; `FaultError` says what is wrong with it."""
         if not isinstance(said, Mapping):
             raise FaultError(
-                "a fault", f'is a JSON object such as {{"what": "drop"}}, not {_short(said)}'
+                "a fault", f'is a JSON object such as {{"what": "drop"}}, not {short(said)}'
             )
         known = [each.name for each in _FIELDS]
         for name in said:
             if name not in known:
                 raise FaultError(
-                    f"unknown field {_short(name)} in a fault", "", f"known: {', '.join(known)}"
+                    f"unknown field {short(name)} in a fault", "", f"known: {', '.join(known)}"
                 )
         if "what" not in said:
             raise FaultError("a fault", f"needs the field what: one of {_or(WHATS)}")
@@ -210,20 +210,20 @@ class FaultPlan:
     def from_fields(cls, said: Any) -> FaultPlan:
         if not isinstance(said, Mapping):
             raise FaultError(
-                "a plan", f"is a JSON object with a list of faults, not {_short(said)}"
+                "a plan", f"is a JSON object with a list of faults, not {short(said)}"
             )
         for name in said:
             if name not in ("why", "seed", "faults"):
                 raise FaultError(
-                    f"unknown field {_short(name)} in a plan", "", "known: why, seed, faults"
+                    f"unknown field {short(name)} in a plan", "", "known: why, seed, faults"
                 )
         seed, why, listed = said.get("seed", 0), said.get("why", ""), said.get("faults")
         if not _is_int(seed):
-            raise FaultError("seed:", f"a whole number, not {_short(seed)}")
+            raise FaultError("seed:", f"a whole number, not {short(seed)}")
         if not isinstance(why, str):
-            raise FaultError("why:", f"a text, not {_short(why)}")
+            raise FaultError("why:", f"a text, not {short(why)}")
         if not isinstance(listed, list):
-            raise FaultError("faults:", f"a list of faults, not {_short(listed)}")
+            raise FaultError("faults:", f"a list of faults, not {short(listed)}")
         if len(listed) > FAULTS_MAX:
             raise FaultError("faults:", f"at most {FAULTS_MAX}, not {len(listed)}")
         return cls(each_of("faults", listed, Fault.from_fields), seed=seed, why=why)
@@ -299,7 +299,7 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -308,7 +308,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_wait(value: Any) -> bool:
-    return _is_number(value) and 0 <= value <= WAIT_S_MAX
+    return is_number(value) and 0 <= value <= WAIT_S_MAX
 
 
 _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -322,7 +322,7 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value == EVERY or (_is_int(value) and value >= 1),
         'a whole number from 1, or "every"',
     ),
-    "chance": (lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
+    "chance": (lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
     "code": (lambda value: _is_int(value) and 400 <= value <= 599, "an error status, 400 to 599"),
     "body": (_is_text, "a text"),
     "retry_after_s": (lambda value: _is_int(value) and _is_wait(value), "whole seconds, 0 to 3600"),
@@ -342,7 +342,7 @@ def _check_types(fault: Fault) -> None:
         if value is None and name not in _NEEDED:
             continue
         if not _is_hashable_scalar(value) or not holds(value):
-            raise FaultError(f"{name}:", f"{allowed}, not {_short(value)}")
+            raise FaultError(f"{name}:", f"{allowed}, not {short(value)}")
 
 
 def _check_fit(fault: Fault) -> None:
@@ -403,7 +403,7 @@ def _is_hashable_scalar(value: Any) -> bool:
     return isinstance(value, str | int | float | bool)
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

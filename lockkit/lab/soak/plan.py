@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lockkit.lab.faults import Fault, FaultError, FaultPlan
-from lockkit.lab.faults.plan import each_of, from_json, loaded
+from lockkit.lab.faults.plan import each_of, from_json, is_number, loaded, short
 
 WHATS = {
     "stall": ("who", "at", "for_s"),
@@ -54,16 +54,16 @@ class SoakFault:
     def from_fields(cls, said: Any) -> SoakFault:
         """From a JSON object; `FaultError` says what is wrong with it."""
         if not isinstance(said, Mapping) or said.get("what") not in WHATS:
-            raise FaultError("what:", f"one of {', '.join(WHATS)}, not {_short(said)}")
+            raise FaultError("what:", f"one of {', '.join(WHATS)}, not {short(said)}")
         known = ("what", "every_s", *WHATS[said["what"]])
         for name in said:
             if name not in known:
                 raise FaultError(
-                    _short(name), "means nothing here", f"known: {', '.join(known)}"
+                    short(name), "means nothing here", f"known: {', '.join(known)}"
                 )
         for name, holds, allowed in _RULES:
             if name in said and not holds(said[name]):
-                raise FaultError(f"{name}:", f"{allowed}, not {_short(said[name])}")
+                raise FaultError(f"{name}:", f"{allowed}, not {short(said[name])}")
         if "every_s" not in said or ("fault" in known and "fault" not in said):
             raise FaultError(said['what'], f"needs every_s{' and fault' * ('fault' in known)}")
         given: dict[str, Any] = {
@@ -96,12 +96,12 @@ class SoakPlan:
         said = from_json(text)
         if not isinstance(said, dict):
             raise FaultError(
-                "a plan", f"is a JSON object with a list of faults, not {_short(said)}"
+                "a plan", f"is a JSON object with a list of faults, not {short(said)}"
             )
         listed = said.pop("processes", [])
         if not isinstance(listed, list) or len(listed) > TROUBLES_MAX:
             raise FaultError(
-                "processes:", f"a list of at most {TROUBLES_MAX}, not {_short(listed)}"
+                "processes:", f"a list of at most {TROUBLES_MAX}, not {short(listed)}"
             )
         faults = each_of("processes", listed, SoakFault.from_fields)
         return cls(FaultPlan.from_fields(said), faults)
@@ -116,7 +116,7 @@ class SoakPlan:
 
 
 def _is_number(value: Any, low: float, high: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+    return is_number(value) and low <= value <= high
 
 
 def _is_range(value: Any, low: float, high: float) -> bool:
@@ -139,11 +139,6 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "[least, most] milliseconds, at most an hour",
     ),
 )
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 assert {each.name for each in fields(SoakFault)} >= {name for name, *_ in _RULES}

@@ -27,7 +27,25 @@ class StagedLock:
     epoch: int
 
 
-class Steps(Stage):
+class CommitStage(Stage):
+    """A table of orders, and writers that are about to commit to it."""
+
+    refusals = (table.TableError, table.CommitUnknown, LockLost, StoreError)
+
+    def outcome_of(self, result: Any) -> str:
+        return f"committed {result.instant}"
+
+    def orders(self) -> list[tuple[str, int]]:
+        """What a reader of the table sees: order and amount."""
+        rows: list[tuple[str, int]] = self.read(_rows())
+        return rows
+
+    @property
+    def verdict(self) -> Any:
+        return check(self.events)
+
+
+class Steps(CommitStage):
     """W1 and W2 have read one order, and each is about to commit another amount for it.
 
     `mode` is the table's: `fenced` or `hudi`.
@@ -36,8 +54,6 @@ class Steps(Stage):
     :param version: the table's: 6 or 9.
     :raises ValueError: for another pair.
     """
-
-    refusals = (table.TableError, table.CommitUnknown, LockLost, StoreError)
 
     def __init__(self, mode: str = "fenced", *, version: int = 6) -> None:
         names = {of: name for name, of in VARIANTS.items()}
@@ -51,18 +67,9 @@ class Steps(Stage):
         for epoch, name in enumerate(("W1", "W2"), 1):
             self.act(name, table.commit(self._prepare(name, epoch), StagedLock(epoch)))
 
-    def outcome_of(self, result: Any) -> str:
-        return f"committed {result.instant}"
-
     @property
     def rows(self) -> dict[str, int]:
-        """What a reader of the table sees: order -> amount."""
-        rows: dict[str, int] = self.read(_rows())
-        return rows
-
-    @property
-    def verdict(self) -> Any:
-        return check(self.events)
+        return dict(self.orders())
 
     def _prepare(self, name: str, amount: int) -> Prepared:
         import pyarrow as pa
@@ -82,9 +89,9 @@ class Steps(Stage):
         return prepared
 
 
-def _rows() -> Procedure[dict[str, int]]:
-    snapshot, rows = (yield from table.load_snapshot()), dict[str, int]()
+def _rows() -> Procedure[list[tuple[str, int]]]:
+    snapshot, rows = (yield from table.load_snapshot()), list[tuple[str, int]]()
     for each in snapshot.slices:
         found = (yield from table.read_slice(each)).to_pydict()
-        rows |= dict(zip(found["id"], found["amount"], strict=True))
+        rows += zip(found["id"], found["amount"], strict=True)
     return rows
