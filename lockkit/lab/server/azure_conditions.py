@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lockkit.lab.server import azure_lease
 from lockkit.lab.server.azure_shape import etag, tag
-from lockkit.lab.server.call import DialectError, DialectRequest, RequestEffect, by_date, same_tag
+from lockkit.lab.server.call import DialectError, DialectRequest, RequestEffect, judged
 from lockkit.lab.server.objects import Check, Object, Objects
 from lockkit.lab.server.profiles import ServerProfile, throttle
 
@@ -39,37 +39,25 @@ def of_write(
 
 
 def judge(call: DialectRequest, before: Object | None) -> None:
-    unless, match = call.headers.get("if-none-match"), call.headers.get("if-match")
-    if match is not None and (before is None or not same_tag(match, tag(before))):
-        raise _failed()
-    if before is None:
-        return
-    if by_date(call.headers, before.at_ms) or (
-        unless is not None and same_tag(unless, tag(before))
-    ):
+    missed = before is None and "if-match" in call.headers
+    if missed or (before is not None and judged(call.headers, tag(before), before.at_ms)):
         raise _failed()
 
 
 def judge_read(call: DialectRequest, deed: RequestEffect, found: Object) -> None:
-    unless, match = call.headers.get("if-none-match"), call.headers.get("if-match")
-    dated = by_date(call.headers, found.at_ms)
-    if dated == "failed" or (match is not None and not same_tag(match, tag(found))):
+    outcome = judged(call.headers, tag(found), found.at_ms)
+    if outcome == "failed":
         raise _failed()
-    if unless is not None:
+    if (unless := call.headers.get("if-none-match")) is not None:
         deed.condition = f"unless-version {unless}"
-    if dated == "unchanged" or (unless is not None and same_tag(unless, tag(found))):
+    if outcome == "unchanged":
         raise DialectError(304, "ConditionNotMet", etag(found), "not_modified")
 
 
 def judge_source(call: DialectRequest, found: Object) -> None:
     said = {name.removeprefix("x-ms-source-"): value for name, value in call.headers.items()
             if name.startswith("x-ms-source-if-")}  # fmt: skip
-    match, unless = said.get("if-match"), said.get("if-none-match")
-    if (
-        by_date(said, found.at_ms)
-        or (match is not None and not same_tag(match, tag(found)))
-        or (unless is not None and same_tag(unless, tag(found)))
-    ):
+    if judged(said, tag(found), found.at_ms):
         text = "The source condition specified using HTTP conditional header(s) is not met."
         raise DialectError(412, "SourceConditionNotMet", text, "precondition_failed")
 

@@ -137,16 +137,22 @@ def _http_date(at_s: int) -> str:
     return formatdate(at_s, usegmt=True)
 
 
-def by_date(headers: Mapping[str, str], at_ms: float) -> Literal["", "unchanged", "failed"]:
-    """The date conditions; each counts only if its ETag condition is absent (RFC 9110)."""
-    at_s = int(at_ms // 1000)
-    since = epoch_ms(headers.get("if-unmodified-since"))
-    if since is not None and "if-match" not in headers and at_s > since // 1000:
-        return "failed"
+def judged(
+    headers: Mapping[str, str], tag: str, at_ms: float
+) -> Literal["", "unchanged", "failed"]:
+    """The conditions on a version. A date counts only without an ETag condition (RFC 9110)."""
+    match, unless = headers.get("if-match"), headers.get("if-none-match")
+    at_s, since = int(at_ms // 1000), epoch_ms(headers.get("if-unmodified-since"))
+    if match is not None:
+        failed = not same_tag(match, tag)
+    else:
+        failed = since is not None and at_s > since // 1000
     since = epoch_ms(headers.get("if-modified-since"))
-    if since is not None and "if-none-match" not in headers and at_s <= since // 1000:
-        return "unchanged"
-    return ""
+    if unless is not None:
+        unchanged = same_tag(unless, tag)
+    else:
+        unchanged = since is not None and at_s <= since // 1000
+    return "failed" if failed else "unchanged" if unchanged else ""
 
 
 def same_tag(header: str, etag: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockkit.lab.server.call import DialectError, DialectRequest, RequestEffect, by_date, same_tag
+from lockkit.lab.server.call import DialectError, DialectRequest, RequestEffect, judged, same_tag
 from lockkit.lab.server.objects import Check, Object, Objects
 from lockkit.lab.server.profiles import ServerProfile, throttle
 
@@ -53,13 +53,12 @@ def of_delete(
 
 
 def judge_read(call: DialectRequest, deed: RequestEffect, found: Object) -> None:
-    unless, match = call.headers.get("if-none-match"), call.headers.get("if-match")
-    dated = by_date(call.headers, found.at_ms)
-    if dated == "failed" or (match is not None and not same_tag(match, found.etag)):
+    outcome = judged(call.headers, found.etag, found.at_ms)
+    if outcome == "failed":
         raise failed_condition()
-    if unless is not None:
+    if (unless := call.headers.get("if-none-match")) is not None:
         deed.condition = f"unless-version {unless}"
-    if dated == "unchanged" or (unless is not None and same_tag(unless, found.etag)):
+    if outcome == "unchanged":
         raise DialectError(304, "NotModified", version(found), "not_modified")
 
 

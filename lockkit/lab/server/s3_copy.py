@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lockkit.lab.server.call import DialectError, DialectRequest, by_date, key_of, number, same_tag
+from lockkit.lab.server.call import DialectError, DialectRequest, judged, key_of, number
 from lockkit.lab.server.objects import Object, Objects
 from lockkit.lab.server.s3_conditions import failed_condition
 
@@ -39,12 +39,7 @@ def _judge(call: DialectRequest, found: Object) -> None:
     """Amazon answers 412, even where a read would get a 304."""
     said = {name.removeprefix(f"{_NAMED}-"): value for name, value in call.headers.items()
             if name.startswith(f"{_NAMED}-if-")}  # fmt: skip
-    match, unless = said.get("if-match"), said.get("if-none-match")
-    if (
-        by_date(said, found.at_ms)
-        or (match is not None and not same_tag(match, found.etag))
-        or (unless is not None and same_tag(unless, found.etag))
-    ):
+    if judged(said, found.etag, found.at_ms):
         raise failed_condition()
 
 
