@@ -44,7 +44,7 @@ def check(events: Iterable[Event]) -> Verdict:
     """Judge a history. The truth lane must be in the order in which the store decided."""
     try:
         lanes = sort(events)
-        findings = tuple(finding for each in CHECKS for finding in each(lanes))
+        findings = tuple(found for each in CHECKS if (found := each(lanes)))
         reached = tuple(name for name, happened in REACHED.items() if happened(lanes))
     except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
         # A history may come from anywhere: `parse` sees that fields are there, not what they are.

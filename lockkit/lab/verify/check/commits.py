@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator
 
 from lockkit.events import Event
 from lockkit.lab.verify.check.lanes import HistoryIndex, Publication, archived, client_of
-from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
+from lockkit.lab.verify.check.verdict import Finding, invalid, unknown, valid
 
 
-def acknowledged_is_there(lanes: HistoryIndex) -> Iterator[Finding]:
+def acknowledged_is_there(lanes: HistoryIndex) -> Finding | None:
     """No acknowledged commit is lost or doubled: its completed file stays until it is archived."""
     name, first = "no acknowledged commit is lost", dict[str, Event]()
     for reported in lanes.by_kind["published"]:
@@ -18,33 +17,28 @@ def acknowledged_is_there(lanes: HistoryIndex) -> Iterator[Finding]:
         other = first.setdefault(instant, reported)
         if other.who != reported.who:
             because = f"{other.who} and {reported.who} both recorded that {instant} is theirs"
-            yield Finding(name, Kind.INVALID, because, (other, reported))
-            return
+            return invalid(name, because, other, reported)
         if not lanes.truth:
-            yield unknown(name, f"whether {instant} is in the store: its own record is missing")
-            return
+            return unknown(name, f"whether {instant} is in the store: its own record is missing")
         if instant not in lanes.visible:
             because = (
                 f"{reported.who} recorded that {instant} is published, and the store never had it"
             )
             checks = [each for each in lanes.by_kind["checked"] if str(each["instant"]) == instant]
-            yield Finding(name, Kind.INVALID, because, (*checks[-1:], reported))
-            return
+            return invalid(name, because, *checks[-1:], reported)
         if instant in lanes.removed and instant not in lanes.restored:
             gone = lanes.removed[instant]
             kept = archived(lanes, instant, gone)
             if kept:
                 continue
             if kept is None:
-                yield unknown(name, f"whether {instant} was archived before it was deleted", gone)
-                return
+                return unknown(name, f"whether {instant} was archived before it was deleted", gone)
             because = f"{instant} was published by {reported.who}, and deleted by {client_of(gone)}"
-            yield Finding(name, Kind.INVALID, because, (reported, lanes.visible[instant], gone))
-            return
-    yield Finding(name, Kind.VALID, f"all {len(first)} acknowledged commits are in the store")
+            return invalid(name, because, reported, lanes.visible[instant], gone)
+    return valid(name, f"all {len(first)} acknowledged commits are in the store")
 
 
-def no_stale_commit(lanes: HistoryIndex) -> Iterator[Finding]:
+def no_stale_commit(lanes: HistoryIndex) -> Finding | None:
     """Each commit's conflict check covered every commit that was decided before it."""
     name = "no stale commit"
     checks = {str(each["instant"]): each for each in lanes.by_kind["checked"]}
@@ -53,10 +47,10 @@ def no_stale_commit(lanes: HistoryIndex) -> Iterator[Finding]:
     """Instants decided so far, sorted: what a check must cover is a slice of it."""
     if not lanes.truth:
         if lanes.by_kind["published"]:
-            yield unknown(
+            return unknown(
                 name, "in which order commits were published: the store's record is missing"
             )
-        return
+        return None
     blind: Publication | None = None
     for each in order:
         check = checks.get(each.instant)
@@ -70,14 +64,12 @@ def no_stale_commit(lanes: HistoryIndex) -> Iterator[Finding]:
                            and not archived(lanes, instant, each.event)
                            and not _are_apart(check, checks.get(instant))), None)  # fmt: skip
             if missed is not None:
-                yield _stale(name, each, lanes.published[missed], checks)
-                return
+                return _stale(name, each, lanes.published[missed], checks)
         insort(before, each.instant)
     if blind is not None:
         because = f"what {blind.instant} was checked against: no lane tells of its check"
-        yield unknown(name, because, blind.event)
-        return
-    yield Finding(name, Kind.VALID, f"{len(order)} commits, each checked against all before it")
+        return unknown(name, because, blind.event)
+    return valid(name, f"{len(order)} commits, each checked against all before it")
 
 
 def _are_apart(mine: Event, theirs: Event | None) -> bool:
@@ -98,15 +90,14 @@ def _stale(name: str, late: Publication, missed: Publication, checks: dict[str, 
     else:
         what = "stale commit"
     because = f"{what}; {who}, which was published before it"
-    evidence = (theirs, missed.event, mine, late.event)
-    return Finding(name, Kind.INVALID, because, tuple(each for each in evidence if each))
+    return invalid(name, because, theirs, missed.event, mine, late.event)
 
 
 def _writes(checked: Event) -> set[tuple[str, str]]:
     return {(str(group[0]), str(group[1])) for group in checked["writes"]}
 
 
-def refused_is_absent(lanes: HistoryIndex) -> Iterator[Finding]:
+def refused_is_absent(lanes: HistoryIndex) -> Finding | None:
     """A commit that ended with CommitConflict or LockLost is never visible."""
     name, count = "no refused commit is visible", 0
     last_check = {(each.who, str(each["instant"])): each for each in lanes.by_kind["checked"]}
@@ -118,8 +109,7 @@ def refused_is_absent(lanes: HistoryIndex) -> Iterator[Finding]:
     for (who, instant), reported in refusals.items():
         count += 1
         if not lanes.truth:
-            yield unknown(name, f"whether {instant} is in the store: its own record is missing")
-            return
+            return unknown(name, f"whether {instant} is in the store: its own record is missing")
         again = last_check.get((who, instant))
         seen = lanes.visible.get(instant)
         if seen is None or (again and again.at_ms > reported.at_ms and seen.at_ms > reported.at_ms):
@@ -127,12 +117,11 @@ def refused_is_absent(lanes: HistoryIndex) -> Iterator[Finding]:
         because = (
             f"{who} recorded {reported['error']} for {instant}, and it is visible all the same"
         )
-        yield Finding(name, Kind.INVALID, because, (reported, seen))
-        return
-    yield Finding(name, Kind.VALID, f"{count} refused commits, none of them visible")
+        return invalid(name, because, reported, seen)
+    return valid(name, f"{count} refused commits, none of them visible")
 
 
-def taken_back_is_absent(lanes: HistoryIndex) -> Iterator[Finding]:
+def taken_back_is_absent(lanes: HistoryIndex) -> Finding | None:
     """The fence decides each instant once: either a commit or a rollback."""
     name = "no rolled back commit is visible"
     for instant, decided in lanes.taken_back.items():
@@ -141,8 +130,8 @@ def taken_back_is_absent(lanes: HistoryIndex) -> Iterator[Finding]:
                 f"{client_of(decided)} decided that {instant} is rolled back, and "
                 f"{client_of(seen)} made it visible: its files are gone"
             )
-            yield Finding(name, Kind.INVALID, because, (decided, seen))
-            return
+            return invalid(name, because, decided, seen)
     if lanes.taken_back:
         count = len(lanes.taken_back)
-        yield Finding(name, Kind.VALID, f"{count} rolled back commits, none of them visible")
+        return valid(name, f"{count} rolled back commits, none of them visible")
+    return None

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 from lockkit.events import Event
 from lockkit.lab.verify.check.lanes import Belief, HistoryIndex, bare, client_of, is_live, name_of
-from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
+from lockkit.lab.verify.check.verdict import Finding, invalid, unknown, valid
 
 
-def one_believer(lanes: HistoryIndex) -> Iterator[Finding]:
+def one_believer(lanes: HistoryIndex) -> Finding | None:
     """Belief intervals of different clients are disjoint."""
     name = "one believer"
     if not lanes.beliefs:
         if lanes.lock_writes and not lanes.by_kind["ask"]:
-            yield unknown(name, "which client held the lock when: the history has no client's lane")
-        return
+            what = "which client held the lock when: the history has no client's lane"
+            return unknown(name, what)
+        return None
     widest: Belief | None = None
     for each in sorted(lanes.beliefs, key=lambda each: each.start.at_ms):
         if widest and widest.who != each.who and each.start.at_ms < widest.until_ms:
@@ -26,15 +26,13 @@ def one_believer(lanes: HistoryIndex) -> Iterator[Finding]:
                 f"the lock when {each.who} was granted it (epoch {each.start['epoch']})"
                 + (f", for {overlap_s:.3f} s" if overlap_s >= 0.001 else "")
             )
-            evidence = (widest.last, each.start, *((widest.end,) if widest.end else ()))
-            yield Finding(name, Kind.INVALID, because, evidence)
-            return
+            return invalid(name, because, widest.last, each.start, widest.end)
         if widest is None or each.until_ms >= widest.until_ms:
             widest = each
-    yield Finding(name, Kind.VALID, f"{len(lanes.beliefs)} grants, never two at a time")
+    return valid(name, f"{len(lanes.beliefs)} grants, never two at a time")
 
 
-def epochs_rise(lanes: HistoryIndex) -> Iterator[Finding]:
+def epochs_rise(lanes: HistoryIndex) -> Finding | None:
     """Epochs rise strictly in the order in which the store applied the grants."""
     name = "epochs rise"
     if fallen := _fallen(lanes):
@@ -43,28 +41,24 @@ def epochs_rise(lanes: HistoryIndex) -> Iterator[Finding]:
             f"epochs do not rise: {client_of(other)} was granted epoch {other['epoch']} after "
             f"{client_of(one)} had been granted epoch {one['epoch']}"
         )
-        yield Finding(name, Kind.INVALID, because, (one, other))
-        return
+        return invalid(name, because, one, other)
     if not lanes.grants:
-        return
+        return None
     if not lanes.lock_writes:
-        yield unknown(name, "in which order grants were made: the store's record is missing")
-        return
+        return unknown(name, "in which order grants were made: the store's record is missing")
     for _, each in lanes.lock_writes:
         if each["version"] and (not each["attempt"] or each.get("epoch") == 0):
             because = (
                 f"what the epochs of {name_of(each['key'])} are: {client_of(each)} wrote it "
                 "without one (Hudi drops the field)"
             )
-            yield unknown(name, because, each)
-            return
+            return unknown(name, because, each)
     place_of = {bare(each["version"]): place for place, each in lanes.lock_writes}
     placed = [(place_of.get(bare(each["version"])), each) for each in lanes.grants]
     stray = next((each for place, each in placed if place is None), None)
     if stray is not None:
         because = f"which write granted epoch {stray['epoch']} to {stray.who}: it is not recorded"
-        yield unknown(name, because, stray)
-        return
+        return unknown(name, because, stray)
     ordered = sorted(((place, each) for place, each in placed if place is not None), key=_place)
     for (_, one), (_, next_) in pairwise(ordered):
         if next_["epoch"] <= one["epoch"]:
@@ -72,9 +66,8 @@ def epochs_rise(lanes: HistoryIndex) -> Iterator[Finding]:
                 f"epochs do not rise: {next_.who} was granted epoch {next_['epoch']} after "
                 f"{one.who} had been granted epoch {one['epoch']}"
             )
-            yield Finding(name, Kind.INVALID, because, (one, next_))
-            return
-    yield Finding(name, Kind.VALID, f"{len(ordered)} grants, each with a higher epoch")
+            return invalid(name, because, one, next_)
+    return valid(name, f"{len(ordered)} grants, each with a higher epoch")
 
 
 def _fallen(lanes: HistoryIndex) -> tuple[Event, Event] | None:
@@ -96,13 +89,13 @@ def _fallen(lanes: HistoryIndex) -> tuple[Event, Event] | None:
     return None
 
 
-def no_self_inflicted_loss(lanes: HistoryIndex) -> Iterator[Finding]:
+def no_self_inflicted_loss(lanes: HistoryIndex) -> Finding | None:
     """No client reports a loss, or waits, while its own live write is the lock object."""
     name = "no self-inflicted loss"
     reported = [each for kind in ("lost", "waiting") for each in lanes.by_kind[kind]]
     if reported and not lanes.lock_writes:
-        yield unknown(name, "what the lock object held at each loss: the store's record is missing")
-        return
+        what = "what the lock object held at each loss: the store's record is missing"
+        return unknown(name, what)
     breaks = [each for kind in ("started", "released") for each in lanes.by_kind[kind]]
     writes = [each for _, each in lanes.lock_writes]
     moments = sorted(
@@ -133,9 +126,8 @@ def no_self_inflicted_loss(lanes: HistoryIndex) -> Iterator[Finding]:
                 f"{each.who} recorded that it {what}, while the lock object held its own write "
                 f"{standing['attempt']}"
             )
-            yield Finding(name, Kind.INVALID, because, (standing, each))
-            return
-    yield Finding(name, Kind.VALID, f"{len(reported)} losses and waits, none of them its own doing")
+            return invalid(name, because, standing, each)
+    return valid(name, f"{len(reported)} losses and waits, none of them its own doing")
 
 
 def _at(each: Event) -> float:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
 from lockkit.events import Event
 from lockkit.lab.verify.check.lanes import HistoryIndex, name_of
-from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
+from lockkit.lab.verify.check.verdict import Finding, invalid, unknown, valid
 
 Group = tuple[str, str]
 NAME = "readers see whole commits, in order"
@@ -41,7 +40,7 @@ class CommitBound:
     """None: the time says so."""
 
 
-def readers_see_whole_commits(lanes: HistoryIndex) -> Iterator[Finding]:
+def readers_see_whole_commits(lanes: HistoryIndex) -> Finding | None:
     """Every look at the table shows what was visible at one moment between its begin and its end.
 
     So no reader sees half a commit, nor one without those before it, nor misses one that was
@@ -49,23 +48,20 @@ def readers_see_whole_commits(lanes: HistoryIndex) -> Iterator[Finding]:
     """
     looks = lanes.by_kind["saw"]
     if not looks:
-        return
+        return None
     if not lanes.truth:
-        yield unknown(NAME, "what was published when: the store's record is missing")
-        return
+        return unknown(NAME, "what was published when: the store's record is missing")
     writes = {str(each["instant"]): each["writes"] for each in lanes.by_kind["checked"]}
     blind = next((each for instant, each in lanes.visible.items() if instant not in writes), None)
     if blind is not None:
         what = f"which file groups {name_of(blind['key'])} wrote: no lane tells of its check"
-        yield unknown(NAME, what, blind)
-        return
+        return unknown(NAME, what, blind)
     published = _published(lanes, writes)
     for reading in looks:
         if (finding := _judged(reading, published, lanes)) is not None:
-            yield finding
-            return
+            return finding
     count = len(looks)
-    yield Finding(NAME, Kind.VALID, f"{count} looks, each at whole commits and at all before them")
+    return valid(NAME, f"{count} looks, each at whole commits and at all before them")
 
 
 def _published(lanes: HistoryIndex, writes: dict[str, Any]) -> PublishedCommits:
@@ -111,7 +107,7 @@ def _stranger(reading: Event, group: Group, instant: str, lanes: HistoryIndex) -
     other += [lanes.taken_back[instant]] if instant in lanes.taken_back else []
     what = "did not write it" if instant in lanes.visible else "was never published"
     because = f"{reading.who} saw {instant} in {_name(group)}, and {instant} {what}"
-    return Finding(NAME, Kind.INVALID, because, (*other[:2], reading))
+    return invalid(NAME, because, *other[:2], reading)
 
 
 def _torn(reading: Event, least: CommitBound, most: CommitBound, seen: dict[Group, str]) -> Finding:
@@ -134,8 +130,8 @@ def _torn(reading: Event, least: CommitBound, most: CommitBound, seen: dict[Grou
             f"{reading.who} saw {_shown(least, seen)}, and not {missed} in {_name(most.group)}, "
             "which was published before it"
         )
-    other = (least.by,) if least.by is not None and least.by is not most.by else ()
-    return Finding(NAME, Kind.INVALID, because, (most.by, *other, reading))
+    other = None if least.by is most.by else least.by
+    return invalid(NAME, because, most.by, other, reading)
 
 
 def _shown(bound: CommitBound, seen: dict[Group, str]) -> str:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from lockkit.events import Event
 from lockkit.lab.verify.check.lanes import HistoryIndex, bare, client_of, name_of, outcome_of
-from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
+from lockkit.lab.verify.check.verdict import Finding, invalid, unknown, valid
 
 
-def chain_of_versions(lanes: HistoryIndex) -> Iterator[Finding]:
+def chain_of_versions(lanes: HistoryIndex) -> Finding | None:
     """Every write follows the one before it, and the store honoured every condition."""
     name, count = "the store keeps its conditions", 0
     if not lanes.truth:
-        yield unknown(name, "what the store did: its own record of requests is missing")
-        return
+        return unknown(name, "what the store did: its own record of requests is missing")
     last: dict[str, Event] = {}
     for each in lanes.truth:
         key, before = each["key"], each["before"]
@@ -28,8 +25,7 @@ def chain_of_versions(lanes: HistoryIndex) -> Iterator[Finding]:
                 f"{_v(before)} before {client_of(each)}'s: a write in between is not recorded, or "
                 "the store decided two at once"
             )
-            yield Finding(name, Kind.INVALID, because, (known, each))
-            return
+            return invalid(name, because, known, each)
         holds = _holds(each["condition"], before)
         changes = before or each["version"]  # deleting a missing object always works
         if each["applied"] and holds is False and changes:
@@ -38,25 +34,23 @@ def chain_of_versions(lanes: HistoryIndex) -> Iterator[Finding]:
                 f"{each['condition']!r}, it was {_v(before)}, and the write was applied; nothing "
                 "on this store can be a lock"
             )
-            yield Finding(name, Kind.INVALID, because, (*((known,) if known else ()), each))
-            return
+            return invalid(name, because, known, each)
         if not each["applied"] and holds is True and str(each["method"]).upper() in ("PUT", "POST"):
             because = (
                 f"the store refused {client_of(each)}'s write of {name_of(key)} "
                 f"{each['condition']!r}, though it was {_v(before)}"
             )
-            yield Finding(name, Kind.INVALID, because, (*((known,) if known else ()), each))
-            return
+            return invalid(name, because, known, each)
         if each["applied"]:
             count, last[key] = count + 1, each
-    yield Finding(name, Kind.VALID, f"{count} writes of {len(last)} objects, one after the other")
+    return valid(name, f"{count} writes of {len(last)} objects, one after the other")
 
 
-def acknowledged_writes_are_there(lanes: HistoryIndex) -> Iterator[Finding]:
+def acknowledged_writes_are_there(lanes: HistoryIndex) -> Finding | None:
     """A write that was acknowledged is in the store's record, with the same version."""
     name, count = "no acknowledged write is lost", 0
     if not lanes.truth:
-        return
+        return None
     applied = {each["attempt"]: each for each in lanes.truth if each["applied"] and each["attempt"]}
     since_ms = lanes.truth[0].at_ms  # a record may begin later than the clients' lanes
     for attempt, answer in lanes.answer_of.items():
@@ -70,10 +64,8 @@ def acknowledged_writes_are_there(lanes: HistoryIndex) -> Iterator[Finding]:
                 f"{answer['version']}, and the store's record {found}"
             )
             asks = (each for each in lanes.by_kind["ask"] if each["attempt"] == attempt)
-            evidence = (next(asks), answer, *((write,) if write else ()))
-            yield Finding(name, Kind.INVALID, because, evidence)
-            return
-    yield Finding(name, Kind.VALID, f"{count} writes that were acknowledged, all on record")
+            return invalid(name, because, next(asks), answer, write)
+    return valid(name, f"{count} writes that were acknowledged, all on record")
 
 
 def _holds(condition: str, before: str) -> bool | None:

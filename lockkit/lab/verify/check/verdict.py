@@ -67,6 +67,14 @@ def both(one: Verdict, other: Verdict) -> Verdict:
     )
 
 
+def valid(name: str, because: str) -> Finding:
+    return Finding(name, Kind.VALID, because)
+
+
+def invalid(name: str, because: str, *evidence: Event | None) -> Finding:
+    return Finding(name, Kind.INVALID, because, tuple(each for each in evidence if each))
+
+
 def unknown(name: str, what: str, *evidence: Event) -> Finding:
     return Finding(name, Kind.UNKNOWN, f"the history does not tell {what}", evidence)
 
