@@ -21,6 +21,7 @@ from itertools import count
 from typing import Any
 
 import pyarrow as pa
+from hudi_rs import read_by_hudi_rs
 
 from lockkit.errors import LockkitError
 from lockkit.stores import open_store
@@ -206,7 +207,7 @@ def judge(url: str, endpoint: str, told: Told, where: str) -> None:
         table.append(rows("last"), retries=8)
         table.upsert(rows("last", v=1), retries=8)
         found = table.read().to_pylist()
-    for reader in (found, by_hudi_rs(url, endpoint)):
+    for reader in (found, read_by_hudi_rs(url, endpoint).to_pylist()):
         values = {row["id"]: row["v"] for row in reader}
         assert len(values) == len(reader), f"{where}: a row is there twice"
         assert values.pop("last") == 1, where
@@ -222,15 +223,6 @@ def judge(url: str, endpoint: str, told: Told, where: str) -> None:
         assert ("mine4" in values) == (values.get("mine0") == 2) == (values.get("mine2") == 2), (
             f"{where}: an upsert is there in part"
         )
-
-
-def by_hudi_rs(url: str, endpoint: str) -> list[dict[str, Any]]:
-    import hudi
-
-    options = {"aws_endpoint": endpoint, "aws_allow_http": "true", "aws_region": "us-east-1",
-               "aws_access_key_id": "x", "aws_secret_access_key": "x"}  # fmt: skip
-    batches = hudi.HudiTable(url, options).read()
-    return [row for each in batches for row in pa.record_batch(each).to_pylist()]
 
 
 def played(

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+from hudi_rs import read_by_hudi_rs
 from kill_points import AFTER, BEFORE, BUCKET, STRIKE_S_MAX, Nursery, Point, main
 from test_merge_on_read import Row, made, rows, shown
 
@@ -140,16 +141,9 @@ class World:
 
     def judge(self, dead: list[Row]) -> bool:
         """Whether the rows of the dead are there: all of them, or none."""
-        import hudi
-        import pyarrow as pa
-
         with opened(*self.place) as other:
             found = shown(other.read())
-        options = {"aws_endpoint": self.server.s3, "aws_allow_http": "true",
-                   "aws_region": "us-east-1", "aws_access_key_id": "lockkit",
-                   "aws_secret_access_key": "lockkit"}  # fmt: skip
-        batches = hudi.HudiTable(self.url, options).read()
-        assert found == shown(pa.Table.from_batches(map(pa.record_batch, batches)))
+        assert found == shown(read_by_hudi_rs(self.url, self.server.s3))
         both = replace(self, acknowledged=dict(self.acknowledged))
         both.acknowledge(*dead)
         mine, all_ = (sorted(each.acknowledged.values()) for each in (self, both))

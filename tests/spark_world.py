@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hudi_rs import read_by_hudi_rs
 
 from lockkit.spark.java import NoJava, find_java, spark_env
 from lockkit.stores import open_store
@@ -72,13 +73,7 @@ def stored(place: dict[str, Any], *columns: str) -> list[tuple[Any, ...]]:
 
 def by_hudi_rs(place: dict[str, Any], *columns: str) -> list[tuple[Any, ...]]:
     """The same rows as somebody else's reader sees them."""
-    hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
-    options = {}
-    if "endpoint" in place:
-        options = {"aws_endpoint": place["endpoint"], "aws_allow_http": "true",
-                   "aws_region": "us-east-1", "aws_access_key_id": "lockkit",
-                   "aws_secret_access_key": "lockkit"}  # fmt: skip
-    table = pa.Table.from_batches(hudi.HudiTable(place["url"], options).read())
+    table = read_by_hudi_rs(place["url"], place.get("endpoint", ""))
     columns = columns or ("id", "region", "v")
     return sorted((tuple(row[c] for c in columns) for row in table.to_pylist()), key=repr)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hudi_rs import read_by_hudi_rs
 from table_world import AFTER, CLOCK, Lossy
 
 from lockkit import open_store
@@ -93,8 +94,7 @@ def test_a_table_that_hudi_made_is_written_once_it_is_adopted(table_of: Any, cap
         table.upsert(pa.Table.from_pylist([row], table.read().schema))
         expected = {each["id"]: each["v"] for each in rows} | {row["id"]: 77}
         assert {each["id"]: each["v"] for each in table.read().to_pylist()} == expected
-    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
-    found = pa.Table.from_batches(map(pa.record_batch, hudi.HudiTable(str(folder)).read()))
+    found = read_by_hudi_rs(folder)
     assert {each["id"]: each["v"] for each in found.to_pylist()} == expected
     assert adopt(capsys, folder)[1]["fixes"] == [], "a second time there is nothing to do"
 
@@ -108,8 +108,7 @@ def test_rows_are_appended_to_a_table_of_hudis_without_keys_and_have_keys_then(
         rows = table.read()
         instant = table.append(rows).instant
         found = read_table(table.store, table.clock, meta=True)
-    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
-    theirs = pa.Table.from_batches(map(pa.record_batch, hudi.HudiTable(str(folder)).read()))
+    theirs = read_by_hudi_rs(folder)
     made = set(found["_hoodie_record_key"].to_pylist())
     assert made == set(theirs["_hoodie_record_key"].to_pylist())
     assert len(made) == found.num_rows == 2 * rows.num_rows
@@ -189,8 +188,7 @@ def test_a_table_with_hudis_buckets_is_adopted_with_their_number_and_keeps_one_r
         assert set(table.refresh().groups) == groups
         with pytest.raises(TableError, match="is not clustered"):
             table.cluster()
-    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
-    found = pa.Table.from_batches(map(pa.record_batch, hudi.HudiTable(str(folder)).read()))
+    found = read_by_hudi_rs(folder)
     assert sorted(found["id"].to_pylist()) == sorted(rows["id"].to_pylist())
     assert adopt(capsys, folder, "--buckets", "3")[1]["fixes"] == []
     assert main(["table", "adopt", f"file://{folder}", "--buckets", "4"]) == 3

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hudi_rs import read_by_hudi_rs
 
 from lockkit import Clock, open_store
 from lockkit.errors import TableError
@@ -75,9 +76,7 @@ def changed(before: pa.Table, v: int, *keys: str) -> pa.Table:
 
 
 def by_hudi_rs(folder: Path) -> Model:
-    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
-    batches = hudi.HudiTable(str(folder)).read()
-    return contents(pa.Table.from_batches([pa.record_batch(each) for each in batches]))
+    return contents(read_by_hudi_rs(folder))
 
 
 def timeline(folder: Path) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hudi_rs import read_by_hudi_rs
 from test_archiving import by_hudi_rs, contents
 from test_late_publishers import Paused
 
@@ -76,9 +77,7 @@ def valued(table: Table | Path) -> dict[str, tuple[Any, ...]]:
     if isinstance(table, Table):
         found = table.read()
     else:
-        hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
-        batches = hudi.HudiTable(str(table)).read()
-        found = pa.Table.from_batches([pa.record_batch(each) for each in batches])
+        found = read_by_hudi_rs(table)
     return {row["id"]: (row["v"], row["x"], row.get("y")) for row in found.to_pylist()}
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from hudi_rs import read_by_hudi_rs
 from table_history import add, publish
 from table_world import CONFIG, new_table, prepare_inserts
 from table_world import rows as orders
@@ -58,9 +59,7 @@ def contents(found: pa.Table) -> Model:
 
 
 def by_hudi_rs(folder: Path) -> Model:
-    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
-    batches = hudi.HudiTable(str(folder)).read()
-    return contents(pa.Table.from_batches([pa.record_batch(each) for each in batches]))
+    return contents(read_by_hudi_rs(folder))
 
 
 def made(folder: Path, version: int, mode: str = "fenced", commits: int = 9) -> tuple[Table, Model]:

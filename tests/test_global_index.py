@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deaths import Died, Mortal
+from hudi_rs import read_by_hudi_rs
 
 from lockkit.errors import TableError
 from lockkit.runtime import SiblingInterrupted
@@ -39,9 +40,7 @@ def shown(table: Table) -> list[tuple[Any, ...]]:
 
 
 def by_hudi_rs(table: Table) -> list[tuple[Any, ...]]:
-    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
-    batches = hudi.HudiTable(table.url.removeprefix("file://")).read()
-    theirs = pa.Table.from_batches(map(pa.record_batch, batches), SCHEMA if not batches else None)
+    theirs = read_by_hudi_rs(table.url, empty=SCHEMA)
     return sorted(tuple(row.values()) for row in theirs.select(SCHEMA.names).to_pylist())
 
 

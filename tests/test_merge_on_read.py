@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hudi_rs import read_by_hudi_rs
 
 from lockkit import Clock
 from lockkit.errors import TableError
@@ -60,11 +61,7 @@ def shown(found: pa.Table) -> list[Row]:
 
 
 def theirs(folder: Path) -> list[Row]:
-    hudi = pytest.importorskip("hudi")
-    batches = [pa.record_batch(each) for each in hudi.HudiTable(str(folder)).read()]
-    return shown(pa.Table.from_batches(batches, SCHEMA if not batches else None).select(
-        SCHEMA.names
-    )) if batches else []  # fmt: skip
+    return shown(read_by_hudi_rs(folder, empty=SCHEMA))
 
 
 class Model:
@@ -490,11 +487,9 @@ def test_rows_and_deletes_are_ordered_by_a_precombine_field_of_each_type(
         return new.set_column(2, "ts", pa.array([value(n)] * len(keys), arrow))
 
     def shows(expected: dict[str, int]) -> None:
-        found = hudi.HudiTable(str(tmp_path / "t")).read()
-        for each in (table.read(), pa.Table.from_batches([pa.record_batch(b) for b in found])):
+        for each in (table.read(), read_by_hudi_rs(tmp_path / "t")):
             assert {row["id"]: row["v"] for row in each.to_pylist()} == expected
 
-    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed")
     with made(f"file://{tmp_path / 't'}", buckets=1) as table:
         table.upsert(at(10, "a", "b", "c", "d"))
         table.upsert(at(11, "a"))

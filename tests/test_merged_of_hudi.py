@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hudi_rs import read_by_hudi_rs
 
 from lockkit import Clock
 from lockkit.runtime import run
@@ -63,9 +64,7 @@ def shown(found: pa.Table) -> list[tuple[str, int]]:
 
 
 def theirs(table: Table) -> list[tuple[str, int]]:
-    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed")
-    batches = hudi.HudiTable(table.url.removeprefix("file://")).read()
-    return shown(pa.Table.from_batches([pa.record_batch(each) for each in batches]))
+    return shown(read_by_hudi_rs(table.url))
 
 
 def keys_of(block: Block) -> set[str]:

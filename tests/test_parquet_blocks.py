@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hudi_rs import read_by_hudi_rs
 from test_avro_columns import COLUMNS
 from test_merge_on_read import Model, made, row, rows, shown, theirs
 
@@ -149,9 +150,7 @@ def test_a_column_of_each_type_is_read_as_from_avro_blocks_and_by_hudi_rs(
 
 
 def _theirs(folder: Path, columns: list[str]) -> list[dict[str, Any]]:
-    hudi = pytest.importorskip("hudi")
-    read = pa.Table.from_batches([pa.record_batch(b) for b in hudi.HudiTable(str(folder)).read()])
-    return read.select(columns).sort_by("id").to_pylist()
+    return read_by_hudi_rs(folder).select(columns).sort_by("id").to_pylist()
 
 
 def test_two_overlapping_writers_of_both_formats_commit_and_are_merged(tmp_path: Path) -> None:

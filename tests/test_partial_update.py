@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hudi_rs import read_by_hudi_rs
 
 from lockkit.errors import TableError
 from lockkit.table import CommitConflict, Table
@@ -56,10 +57,7 @@ def as_listed(found: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def by_hudi_rs(table: Table) -> list[tuple[Any, ...]]:
-    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
-    batches = hudi.HudiTable(table.url.removeprefix("file://")).read()
-    found = [pa.table(pa.record_batch(each)) for each in batches]
-    return in_order(pa.concat_tables(found) if found else SCHEMA.empty_table())
+    return in_order(read_by_hudi_rs(table.url, empty=SCHEMA))
 
 
 class Places:

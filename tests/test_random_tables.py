@@ -22,6 +22,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 from deaths import Died
+from hudi_rs import read_by_hudi_rs
 
 from lockkit.cli.main import main
 from lockkit.clock import Clock
@@ -144,10 +145,7 @@ def contents(found: pa.Table) -> Model:
 
 
 def by_hudi_rs(folder: Path) -> Model:
-    import hudi
-
-    batches = [pa.record_batch(each) for each in hudi.HudiTable(str(folder)).read()]
-    return contents(pa.Table.from_batches(batches)) if batches else {}
+    return contents(read_by_hudi_rs(folder, empty=pa.schema([])))
 
 
 class Wrong(AssertionError):

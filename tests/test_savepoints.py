@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 from deaths import Died, Mortal
+from hudi_rs import read_by_hudi_rs
 
 from lockkit import Clock
 from lockkit.cli.main import main
@@ -49,9 +50,7 @@ def contents(found: pa.Table) -> Model:
 
 
 def by_hudi_rs(folder: Path) -> Model:
-    hudi = pytest.importorskip("hudi", reason="hudi-rs is not installed: pip install hudi")
-    batches = hudi.HudiTable(str(folder)).read()
-    return contents(pa.Table.from_batches([pa.record_batch(each) for each in batches]))
+    return contents(read_by_hudi_rs(folder))
 
 
 def made(folder: Path, version: int = 9, mode: str = "fenced", kind: str = COW) -> Table:

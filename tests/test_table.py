@@ -14,6 +14,7 @@ from unittest.mock import MagicMock, patch
 
 import pyarrow as pa
 import pytest
+from hudi_rs import read_by_hudi_rs
 from table_world import (
     AFTER,
     AVRO,
@@ -816,11 +817,6 @@ def test_a_replaced_file_group_is_not_read(memory: Store) -> None:
 # --- read by others -----------------------------------------------------------------------------
 
 
-def read_by_hudi_rs(base: str, options: dict[str, str] | None = None) -> pa.Table:
-    hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
-    return pa.Table.from_batches(hudi.HudiTable(base, options).read())
-
-
 @pytest.mark.parametrize("partition_by", ["region", None])
 def test_hudi_rs_reads_what_we_read(tmp_path: Any, partition_by: str | None) -> None:
     config = TableConfig(name="orders", record_key="id", partition_by=partition_by)
@@ -845,16 +841,9 @@ def test_hudi_rs_reads_a_table_on_the_embedded_server_as_lockkit_does(object_ser
     store = new_table(url, endpoint=object_server.s3)
     publish(store, prepare_inserts(store, rows([0, 1]), rows([2], region="US")))
     publish(store, prepare_upserts(store, rows([1], amount=8)))
-    theirs = read_by_hudi_rs(
-        url,
-        {
-            "aws_endpoint": object_server.s3, "aws_allow_http": "true", "aws_region": "us-east-1",
-            "aws_access_key_id": "any", "aws_secret_access_key": "any",
-        },
-    )  # fmt: skip
     ours = read_table(store)
     order = [("id", "ascending"), ("region", "ascending")]
-    theirs = theirs.select(ours.column_names)
+    theirs = read_by_hudi_rs(url, object_server.s3).select(ours.column_names)
     assert theirs.sort_by(order).to_pylist() == ours.sort_by(order).to_pylist()
 
 

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
+from hudi_rs import read_by_hudi_rs
 from hudi_world import Hudi, Refused
 from ours import SPARK_SCHEMA, arrow, in_order, order
 
@@ -66,7 +66,7 @@ def test_upserts_of_both_leave_one_row_for_each_key(
 
         def all_show() -> dict[str, int]:
             ours = in_order(read_table(table.store, meta=True).to_pylist())
-            assert in_order(hudi.read(path)) == ours == in_order(_rust(path))
+            assert in_order(hudi.read(path)) == ours == in_order(read_by_hudi_rs(path).to_pylist())
             assert set(Counter(row["id"] for row in ours).values()) == {1}
             return {row["id"]: row["at"] for row in ours}
 
@@ -103,13 +103,6 @@ def test_upserts_of_both_leave_one_row_for_each_key(
         if kind == "MERGE_ON_READ":
             assert table.compact() is not None
             assert all_show() == expected | {"key 4": 8, "key 23": 8}
-
-
-def _rust(path: str) -> list[dict[str, Any]]:
-    import hudi
-
-    batches = hudi.HudiTable(path).read()
-    return pa.Table.from_batches([pa.record_batch(each) for each in batches]).to_pylist()
 
 
 def test_buckets_of_consistent_hashing_and_of_other_fields_are_not_adopted(

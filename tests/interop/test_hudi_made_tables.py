@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hudi_rs import read_by_hudi_rs
 from hudi_world import Hudi
 from test_hudi_tables import DATA, NAMES, answers, ours, plain
 
@@ -70,13 +71,10 @@ def several(found: Sequence[str | None]) -> str:
 
 
 def rust(path: Path) -> list[dict[str, Any]] | str:
-    import hudi
-
     try:
-        batches = hudi.HudiTable(str(path)).read()
+        return plain(read_by_hudi_rs(path).to_pylist())
     except Exception as error:  # noqa: BLE001 - what it says is the outcome
         return type(error).__name__
-    return plain(pa.Table.from_batches([pa.record_batch(b) for b in batches]).to_pylist())
 
 
 def read(made: Path, name: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hudi_rs import read_by_hudi_rs
 from hudi_world import Hudi
 from spark_world import own_spark
 
@@ -149,13 +150,6 @@ def test_a_global_index_of_either_leaves_each_key_once_and_where_its_greatest_ro
                     expected[key] = region, ts, turn
             wanted = sorted((key, *row) for key, row in expected.items())
             found = hudi("read", path=path, options={}, select=["id", "region", "ts", "v"])
-            for shown in (found, table.read().to_pylist(), by_hudi_rs(path)):
+            for shown in (found, table.read().to_pylist(), read_by_hudi_rs(path).to_pylist()):
                 mine = [tuple(row[name] for name in ("id", "region", "ts", "v")) for row in shown]
                 assert sorted(mine) == wanted, (turn, operation, writer)
-
-
-def by_hudi_rs(path: str) -> list[dict[str, Any]]:
-    import hudi
-
-    batches = hudi.HudiTable(path).read()
-    return pa.Table.from_batches([pa.record_batch(each) for each in batches]).to_pylist()

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from environment import Environment
+from hudi_rs import read_by_hudi_rs
 from hudi_world import Hudi, Refused, s3a
 from ours import SCHEMA, SPARK_SCHEMA, arrow, in_order, order
 from overlapping import NBCC, open_table
@@ -95,13 +96,7 @@ class Overlapped:
         return rows
 
     def rust(self) -> list[dict[str, Any]]:
-        import hudi
-
-        options = {"aws_endpoint": self.endpoint, "aws_allow_http": "true",
-                   "aws_region": "us-east-1", "aws_access_key_id": "any",
-                   "aws_secret_access_key": "thing"}  # fmt: skip
-        batches = hudi.HudiTable(self.url, options).read()
-        return chosen(row for each in batches for row in pa.record_batch(each).to_pylist())
+        return chosen(read_by_hudi_rs(self.url, self.endpoint).to_pylist())
 
 
 def chosen(rows: Any) -> list[dict[str, Any]]:

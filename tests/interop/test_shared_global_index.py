@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
+from hudi_rs import read_by_hudi_rs
 from hudi_world import Hudi
 from ours import SPARK_SCHEMA, arrow, in_order, order
 
@@ -38,13 +38,6 @@ EXPECTED = {"k0": "US", "k1": "EU", "k2": "US", "k3": "AP", "k4": "AP", "k5": "U
             "n1": "AP"}  # fmt: skip
 
 
-def rust(path: str) -> list[dict[str, Any]]:
-    import hudi
-
-    batches = hudi.HudiTable(path).read()
-    return pa.Table.from_batches([pa.record_batch(each) for each in batches]).to_pylist()
-
-
 @pytest.mark.parametrize("writers", ["ours", "Hudi", "ours, Hudi", "Hudi, ours"])
 @pytest.mark.parametrize("version", [9, 6])
 def test_each_key_is_once_and_where_its_greatest_row_is(
@@ -66,7 +59,7 @@ def test_each_key_is_once_and_where_its_greatest_row_is(
             write = options | {"hoodie.datasource.write.operation": operation}
             hudi.write(path, rows, schema=SPARK_SCHEMA, mode="append", options=write)
         found = in_order(read_table(open_store(url), meta=True).to_pylist())
-        assert in_order(hudi.read(path)) == found == in_order(rust(path))
+        assert in_order(hudi.read(path)) == found == in_order(read_by_hudi_rs(path).to_pylist())
         assert len({row["id"] for row in found}) == len(found)
         assert all(row["_hoodie_partition_path"].endswith(row["region"]) for row in found)
     assert {row["id"]: row["region"] for row in found} == EXPECTED
@@ -83,8 +76,8 @@ def test_readers_differ_on_the_partition_of_a_row_that_hudi_leaves_in_its_old_fo
     (row,) = hudi.read(path)
     assert row["_hoodie_partition_path"] == "region=EU" and row["region"] == "EU"
     store = open_store(f"file://{path}")
-    assert [each["region"] for each in rust(path)] == ["US"] == read_table(store)[
-        "region"].to_pylist()  # fmt: skip
+    for found in (read_by_hudi_rs(path), read_table(store)):
+        assert found["region"].to_pylist() == ["US"]
 
 
 @pytest.mark.parametrize("index", ["BLOOM", "GLOBAL_BLOOM"])
