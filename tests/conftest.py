@@ -134,6 +134,18 @@ def dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     yield from running(DynamoDB, tmp_path_factory.mktemp("dynamodb"))
 
 
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    """A Spark session of this file's own, with the format `lockkit`."""
+    from spark_world import own_spark
+
+    from lockkit.spark import register
+
+    with own_spark() as session:
+        register(session)
+        yield session
+
+
 @pytest.fixture
 def bucket() -> str:
     """A bucket's name that no other test uses."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fresh_world import WAYS, first, load, more, other, retried, save, saved, seen, view
-from spark_world import MARKS, SAID, batches, own_spark, stored
+from spark_world import MARKS, SAID, batches, stored
 from suite_plugin import rest_in_soak
 
 from lockkit.clock import Clock
@@ -16,7 +16,7 @@ from lockkit.runtime import run
 from lockkit.spark import write
 from lockkit.spark.errors import unwrapped
 from lockkit.spark.fresh import OldRows
-from lockkit.spark.read import read, register
+from lockkit.spark.read import read
 from lockkit.spark.source import Lockkit
 from lockkit.spark.spool import LocalSpool, land
 from lockkit.stores import open_store
@@ -28,13 +28,6 @@ pytestmark = MARKS
 AGAIN, REFUSED = ("committed", 101), ("OldRows", 100)
 ANEW = ("loaded", "joined", "a view")
 """Ways that have kept nothing when the write begins: each attempt reads again."""
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with own_spark() as session:
-        register(session)
-        yield session
 
 
 @pytest.fixture

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_world import KEYS, MARKS, SAID, by_hudi_rs, frame, own_spark, spooled, stored
+from spark_world import KEYS, MARKS, SAID, by_hudi_rs, frame, spooled, stored
 from test_spark_stream import arrive, crash_and_repeat, ingest, work
 
 from lockkit.clock import Clock
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Missing
 from lockkit.runtime import run
-from lockkit.spark import register, write
+from lockkit.spark import write
 from lockkit.spark.streamer import Streamer
 from lockkit.stores import open_store
 from lockkit.table import Table
@@ -22,13 +21,6 @@ from lockkit.table.format.properties import load_config
 from lockkit.table.occ.group.fence import read_group_fence
 
 pytestmark = MARKS
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with own_spark() as session:
-        register(session)
-        yield session
 
 
 @pytest.fixture(params=[9, 6])

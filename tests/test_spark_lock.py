@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_world import KEYS, MARKS, SAID, frame, own_spark, stored
+from spark_world import KEYS, MARKS, SAID, frame, stored
 
 from lockkit import LockBusy, StoreError, open_lock
 from lockkit.clock import Clock
@@ -18,7 +18,6 @@ from lockkit.sinks import silent
 from lockkit.spark import foreach_batch, write
 from lockkit.spark.errors import unwrapped
 from lockkit.spark.place import TableAddress
-from lockkit.spark.read import register
 from lockkit.spark.source import Lockkit
 from lockkit.spark.write import open_lock as lock_of_write
 
@@ -33,13 +32,6 @@ DEAD_ZOOKEEPER = {
     LOCK + "zookeeper.connection_timeout_ms": "100", **AT_ONCE,
 }  # fmt: skip
 Way = Callable[[Any, str, dict[str, str]], None]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with own_spark() as session:
-        register(session)
-        yield session
 
 
 def by_write(rows: Any, url: str, options: dict[str, str]) -> None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from spark_world import COLUMNS, KEYS, MARKS, SAID, by_hudi_rs, frame, own_spark, saver, stored
+from spark_world import COLUMNS, KEYS, MARKS, SAID, by_hudi_rs, frame, saver, stored
 from suite_plugin import rest_in_soak
 from test_parquet_blocks import kinds
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
-from lockkit.spark import foreach_batch, read, register, write
+from lockkit.spark import foreach_batch, read, write
 from lockkit.stores import open_store
 from lockkit.table import Table, read_table
 from lockkit.table.errors import RefusedOption, RefusedRows
@@ -31,13 +30,6 @@ pytestmark = MARKS
 TYPE = {WRITE + "table.type": "MERGE_ON_READ"}
 MERGED = {**SAID, **TYPE}
 Row = tuple[str, str | None, int, int]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with own_spark() as session:
-        register(session)
-        yield session
 
 
 @pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.soak), "file"])

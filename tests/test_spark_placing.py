@@ -6,17 +6,16 @@ These are the tables that Hudi made with its default index, merge-on-read, and g
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_world import KEYS, MARKS, SAID, by_hudi_rs, frame, own_spark, stored
+from spark_world import KEYS, MARKS, SAID, by_hudi_rs, frame, stored
 from suite_plugin import rest_in_soak
 from test_merged_of_hudi import SCHEMA, adopted, as_rows, logged_and_stored, made, shown, theirs
 
 from lockkit.errors import TableError
-from lockkit.spark import read, register, write
+from lockkit.spark import read, write
 from lockkit.table import CommitConflict, Table
 from lockkit.table.options import WRITE
 
@@ -25,13 +24,6 @@ __all__ = ["made"]
 GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}
 OF_HUDI = "id string, kind string, region string, day string, ts bigint, v int"
 Row = tuple[str, str | None, int, int]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with own_spark() as session:
-        register(session)
-        yield session
 
 
 def write_frame(frame: Any, url: str, operation: str, **options: str) -> None:

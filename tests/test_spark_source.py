@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from spark_world import (
     batches,
     by_hudi_rs,
     frame,
-    own_spark,
     saver,
     spooled,
     stored,
@@ -42,13 +40,6 @@ from lockkit.table.read.buckets import is_bucketed
 pytestmark = MARKS
 
 OPERATION = WRITE + "operation"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with own_spark() as session:
-        register(session)
-        yield session
 
 
 @pytest.fixture

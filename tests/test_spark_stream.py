@@ -23,7 +23,6 @@ from spark_world import (
     batches,
     by_hudi_rs,
     frame,
-    own_spark,
     saver,
     spooled,
     stored,
@@ -36,7 +35,7 @@ from lockkit.errors import LockBusy, LockLost, TableError
 from lockkit.lock.handle import Lock
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.runtime import run
-from lockkit.spark import foreach_batch, register, streamer, unwrapped, write
+from lockkit.spark import foreach_batch, streamer, unwrapped, write
 from lockkit.spark.java import SCRATCH_NAMES
 from lockkit.spark.process import tree
 from lockkit.spark.spool import LocalSpool, land
@@ -56,13 +55,6 @@ pytestmark = MARKS
 
 PREFIX = "org.apache.hudi.client.transaction.lock."
 INSERT = {WRITE + "operation": "insert"}
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with own_spark() as session:
-        register(session)
-        yield session
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ import pyarrow as pa
 import pytest
 from hudi_rs import read_by_hudi_rs
 from hudi_world import Hudi
-from spark_world import own_spark
 
 from lockkit.clock import Clock
 from lockkit.runtime import run
-from lockkit.spark import register, write
+from lockkit.spark import write
 from lockkit.table import Table
 from lockkit.table.services.adopt import adopt
 
@@ -29,13 +27,6 @@ ORDERS = {"by event": {WRITE + "precombine.field": "ts"}, "by commit": {
 
 def listed(v: int, *numbers: int) -> list[dict[str, Any]]:
     return [{"id": f"k{n}", "region": "EU" if n % 2 else "US", "ts": v, "v": v} for n in numbers]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with own_spark() as session:
-        register(session)
-        yield session
 
 
 @pytest.mark.parametrize("way", ["Table", "Spark", "saves of Spark"])
