@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +145,15 @@ def spark() -> Iterator[Any]:
     with own_spark() as session:
         register(session)
         yield session
+
+
+@pytest.fixture(scope="session")
+def hudi_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables that Hudi made (see data/hudi_tables/make.py): to read, or to copy."""
+    folder = tmp_path_factory.mktemp("hudi")
+    with tarfile.open(ROOT / "tests" / "data" / "hudi_tables" / "tables.tar.xz") as tar:
+        tar.extractall(folder, filter="data")
+    return folder
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import ipaddress
 import json
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -50,13 +49,6 @@ def record(attempt: str) -> bytes:
 def aimed(fault: Fault) -> Fault:
     """The same fault at the next write of the lock object, whoever sends it."""
     return Fault.from_fields({**fault.to_fields(), "operation": "put", "key": "table_lock.json"})
-
-
-def eventually(holds: Callable[[], Any], within_s: float = 10) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {within_s} s"
-        threading.Event().wait(0.02)
 
 
 # --- the SDKs as they come; `install` may put something below their retries ----------------------

@@ -16,13 +16,14 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
+from waiting import until as until
 
 from lockkit.clock import Clock
 from lockkit.events import event
 from lockkit.lock.handle import LOCK_KEY, Lock
 from lockkit.protocol.outcome import Applied, Found, Missing, over
 from lockkit.protocol.record import Record, decode
-from lockkit.stores import open_store
+from lockkit.stores import Store, open_store
 
 SPAWN = multiprocessing.get_context("spawn")
 SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
@@ -32,16 +33,6 @@ PATIENCE_S = 30.0
 def memory() -> str:
     """A table in this process that no other test uses."""
     return f"memory://lock-{uuid.uuid4().hex}/table"
-
-
-def until(happened: Callable[[], Any], within_s: float = PATIENCE_S) -> Any:
-    """Poll until something is true; fail loudly if it never becomes so."""
-    ends = time.monotonic() + within_s
-    while not (found := happened()):
-        if time.monotonic() > ends:
-            pytest.fail(f"nothing happened within {within_s} s")
-        time.sleep(0.01)
-    return found
 
 
 class Tale:
@@ -90,6 +81,15 @@ def record(lock: Lock) -> Record:
     found = decode(body(lock) or b"")
     assert isinstance(found, Record), found
     return found
+
+
+def stands(store: Store) -> Record:
+    """The record in the lock object."""
+    found = store.get(LOCK_KEY)
+    assert isinstance(found, Found)
+    record = decode(found.body)
+    assert isinstance(record, Record)
+    return record
 
 
 def overwrite(lock: Lock, new: bytes) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -31,25 +29,15 @@ from lockkit.table.writer import ArrowWrite
 
 pytestmark = pytest.mark.usefixtures("no_hudi_beside")
 
-DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
 BUCKETED = ("cow9_buckets", "cow6_buckets", "mor9_buckets")
 NAMES = ("cow9", "cow9_keyless", "mor8", "mor9", *BUCKETED)
 TIMEZONE, PARTITIONS = "hoodie.table.timeline.timezone", "hoodie.table.metadata.partitions"
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("hudi")
-    with tarfile.open(DATA) as tar:
-        wanted = [each for each in tar if each.name.partition("/")[0] in NAMES]
-        tar.extractall(folder, wanted, filter="data")
-    yield folder
-
-
 @pytest.fixture
-def table_of(made: Path, tmp_path: Path) -> Any:
+def table_of(hudi_made: Path, tmp_path: Path) -> Any:
     def copy(name: str) -> Path:
-        shutil.copytree(made / name, tmp_path / name)
+        shutil.copytree(hudi_made / name, tmp_path / name)
         return tmp_path / name
 
     return copy

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import tarfile
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,6 @@ from lockkit.table.occ.mode import switch_mode
 
 pytestmark = pytest.mark.usefixtures("no_hudi_beside")
 
-DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
 NAMES = ("cow9_archived", "cow6_archived")
 OURS = {
     "hoodie.table.timeline.timezone": "UTC", "hoodie.table.metadata.partitions": "",
@@ -38,20 +35,11 @@ OURS = {
 Model = dict[str, int]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("hudi")
-    with tarfile.open(DATA) as tar:
-        wanted = [each for each in tar if each.name.partition("/")[0] in NAMES]
-        tar.extractall(folder, wanted, filter="data")
-    yield folder
-
-
 @pytest.fixture(params=NAMES)
-def folder(request: pytest.FixtureRequest, made: Path, tmp_path: Path) -> Path:
+def folder(request: pytest.FixtureRequest, hudi_made: Path, tmp_path: Path) -> Path:
     """A table that Hudi made and archived, without a metadata table, its instants in UTC."""
     copy = tmp_path / request.param
-    shutil.copytree(made / request.param, copy)
+    shutil.copytree(hudi_made / request.param, copy)
     say(copy, OURS)
     return copy
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lock_world import stands
 
 from lockkit import Lock, LockLost
 from lockkit.errors import BreakRefused
@@ -23,7 +24,7 @@ from lockkit.lab.incident.present import with_present
 from lockkit.lab.server import Emulator
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Applied, Found, over
-from lockkit.protocol.record import Record, decode, encode
+from lockkit.protocol.record import Record, encode
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table.inspect.standing import stand, watch
@@ -90,14 +91,6 @@ def click(console: Console, button: Any) -> str:
 def done(console: Console) -> str:
     assert console.wait(60)
     return said(console)
-
-
-def stands(store: Store) -> Record:
-    found = store.get(LOCK_KEY)
-    assert isinstance(found, Found)
-    record = decode(found.body)
-    assert isinstance(record, Record)
-    return record
 
 
 def test_inspect_only_reads_and_reports_holder_times_clock_and_next_step(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from lock_world import stands
 from table_world import AFTER, BEFORE, CLOCK, Lossy, new_table
 
 from lockkit.cli.main import main
@@ -16,7 +17,7 @@ from lockkit.errors import LockLost
 from lockkit.lock.handle import Lock
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Applied, Found, over
-from lockkit.protocol.record import EPOCHS_UNKNOWN, Record, decode, encode
+from lockkit.protocol.record import EPOCHS_UNKNOWN, Record, encode
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table import Table, TableConfig, read_table
@@ -166,14 +167,6 @@ def held(url: str) -> Any:
     assert lock.acquire(timeout=5)
     yield Held(lock, lossy)
     lock.close()
-
-
-def stands(store: Store) -> Record:
-    found = store.get(LOCK_KEY)
-    assert isinstance(found, Found)
-    record = decode(found.body)
-    assert isinstance(record, Record)
-    return record
 
 
 @pytest.mark.parametrize("fault", [None, BEFORE, AFTER])

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import until
 
 from lockkit.lab.faults import (
     Counts,
@@ -495,13 +496,6 @@ def ask(
         return answer.status, answer.read()
 
 
-def eventually(holds: Callable[[], Any], within_s: float = 5) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {within_s} s"
-        threading.Event().wait(0.01)
-
-
 def test_bytes_pass_as_they_are_both_ways() -> None:
     zipped = gzip.compress(b"squeezed")
     request = (
@@ -675,7 +669,7 @@ def test_a_hang_lasts_until_its_cap_or_until_the_client_gives_up(
             client.sendall(b"PUT /lake/left HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx")
             with pytest.raises(TimeoutError):
                 client.recv(100)
-        eventually(lambda: not proxy._tasks)
+        until(lambda: not proxy._tasks)
     assert set(kept) == {"/lake/capped", "/lake/left"}
 
 
@@ -686,8 +680,8 @@ def test_a_late_write_lands_after_its_client_was_cut_off(echo: str, kept: dict[s
         with pytest.raises(http.client.RemoteDisconnected):
             ask(proxy, "PUT", "/lake/k", b"x")
         assert kept == {}
-        eventually(lambda: kept == {"/lake/k": b"x"})
-        eventually(lambda: len(recorded) == 2)
+        until(lambda: kept == {"/lake/k": b"x"})
+        until(lambda: len(recorded) == 2)
     assert [each.kind for each in recorded] == ["fault", "note"]
     assert recorded[1]["text"] == "a late PUT of lake/k was delivered: status 200"
 
@@ -807,7 +801,7 @@ def test_closing_cuts_connections_and_leaves_no_thread(echo: str) -> None:
         client = connect(proxy)
         proxy.inject(Fault("hang"))
         client.sendall(b"GET /k HTTP/1.1\r\nHost: h\r\n\r\n")
-        eventually(lambda: proxy.faults)
+        until(lambda: proxy.faults)
         begun = set(threading.enumerate()) - before
         ours = {thread for thread in begun if thread.name == "lockkit-proxy"}
         assert ours

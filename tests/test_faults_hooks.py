@@ -21,10 +21,10 @@ from faults_world import (
     behind_tls,
     certificate,
     create_as_it_comes,
-    eventually,
     record,
 )
 from google.auth.credentials import AnonymousCredentials
+from waiting import until
 
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.events import Event
@@ -145,9 +145,9 @@ def in_both(
         with side.store(provider, bucket, plan, timeout_s) as store:
             answers: list[Any] = script(store)
             if lands:
-                eventually(lambda: "first" in [row[-1] for row in side.recorded(bucket)])
+                until(lambda: "first" in [row[-1] for row in side.recorded(bucket)])
                 if plan.faults[0].what == "late":
-                    eventually(lambda: side.recorded_faults[-1].kind == "note")
+                    until(lambda: side.recorded_faults[-1].kind == "note")
                 answers += write_read_write(store)
         return answers
 
@@ -433,7 +433,7 @@ def test_closed_faults_deliver_no_late_write(bucket: str, shared_emulator: Any) 
         faulty.close()
         faulty.inject(Fault("late", delay_s=0.0))
         assert isinstance(store.put("k", b"{}", IfAbsent()), Unknown)
-        eventually(lambda: not any(each.name == "lockkit-late" for each in threading.enumerate()))
+        until(lambda: not any(each.name == "lockkit-late" for each in threading.enumerate()))
         assert store.get("k") == Missing()
     assert [each.kind for each in recorded_faults] == ["fault", "fault"]
 

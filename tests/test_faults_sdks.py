@@ -19,9 +19,9 @@ from faults_world import (
     aimed,
     create_as_it_comes,
     create_with_azure,
-    eventually,
     record,
 )
+from waiting import until
 
 from lockkit.errors import StoreError
 from lockkit.lab.faults import Fault, Proxy
@@ -187,7 +187,7 @@ def test_a_late_write_is_missing_at_first_and_there_later(
     proxy.inject(aimed(Fault("late", delay_s=late_s, ending=ending)))
     assert isinstance(store.put(key, record("mine"), IfAbsent()), Unknown)
     assert store.get(key) == Missing(), "absence settles nothing"
-    eventually(lambda: isinstance(store.get(key), Found))
+    until(lambda: isinstance(store.get(key), Found))
     found = store.get(key)
     assert isinstance(found, Found)
     assert found.body == record("mine")
@@ -209,7 +209,7 @@ def test_a_write_sent_again_under_its_condition_lands_once_and_the_zombie_dies(
             assert isinstance(store.put(key, record("mine"), IfAbsent()), Unknown)
             again = store.put(key, record("mine"), IfAbsent())
             assert isinstance(again, Applied)
-            eventually(lambda: notes)
+            until(lambda: notes)
             found = store.get(key)
     assert isinstance(found, Found)
     assert found.version == again.version, "one of the two landed, and it is the one we know"
@@ -221,7 +221,7 @@ def test_a_late_write_that_landed_first_refuses_the_one_sent_again(
 ) -> None:
     proxy.inject(aimed(Fault("late", delay_s=0.1)))
     assert isinstance(store.put(key, record("mine"), IfAbsent()), Unknown)
-    eventually(lambda: isinstance(store.get(key), Found))
+    until(lambda: isinstance(store.get(key), Found))
     assert store.put(key, record("mine"), IfAbsent()) == PreconditionFailed()
     found = store.get(key)
     assert isinstance(found, Found)

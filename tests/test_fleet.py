@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from suite_plugin import rest_in_soak
+from waiting import until
 
 from lockkit.clock import Clock
 from lockkit.events import Event, read
@@ -51,15 +52,6 @@ def fleets(tmp_path: Path) -> Iterator[Callable[..., Fleet]]:
     for fleet in made:
         fleet.stop()
     assert until(lambda: not [pid for fleet in made for pid in leftovers(fleet.id)])
-
-
-def until(true: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        if true():
-            return True
-        time.sleep(0.02)
-    return true()
 
 
 def saw(fleet: Fleet, who: str, *kinds: str, since: int = 0, timeout_s: float = 30.0) -> Event:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from test_group_table import HOW, judged, published, rows, spy, values
+from waiting import until
 
 from lockkit.cli.main import main
 from lockkit.clock import Clock
@@ -62,13 +62,6 @@ def warm(url: str, shared: bool = False) -> Iterator[list[Table]]:
                 each.append(rows(f"first{number}"))
                 published(each)
         yield tables
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
 
 
 def process_of(table: Table) -> GroupProcess:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
-from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -39,16 +37,8 @@ MERGED = [each for each in NAMES if each.startswith("mor")]
 pytestmark = pytest.mark.filterwarnings("ignore::lockkit.table.read.listed.LocalInstants")
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("hudi")
-    with tarfile.open(DATA / "tables.tar.xz") as tar:
-        tar.extractall(folder, filter="data")
-    yield folder
-
-
-def answers(made: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((made / name / "answers.json").read_text())
+def answers(hudi_made: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((hudi_made / name / "answers.json").read_text())
     return found
 
 
@@ -73,38 +63,38 @@ def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(wanted, key=lambda row: row["_hoodie_record_key"])
 
 
-def ours(made: Path, name: str, **how: Any) -> list[dict[str, Any]]:
-    return plain(read_table(open_store(f"file://{made / name}"), meta=True, **how).to_pylist())
+def ours(hudi_made: Path, name: str, **how: Any) -> list[dict[str, Any]]:
+    return plain(read_table(open_store(f"file://{hudi_made / name}"), meta=True, **how).to_pylist())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_snapshot_is_what_hudi_reads(made: Path, name: str) -> None:
-    expected = plain(answers(made, name)["snapshot"])
+def test_the_snapshot_is_what_hudi_reads(hudi_made: Path, name: str) -> None:
+    expected = plain(answers(hudi_made, name)["snapshot"])
     assert expected
-    assert ours(made, name) == expected
+    assert ours(hudi_made, name) == expected
 
 
 @pytest.mark.parametrize("name", MERGED)
-def test_base_files_alone_are_what_hudi_reads(made: Path, name: str) -> None:
-    said = answers(made, name)
-    assert ours(made, name, query="read_optimized") == plain(said["read_optimized"])
+def test_base_files_alone_are_what_hudi_reads(hudi_made: Path, name: str) -> None:
+    said = answers(hudi_made, name)
+    assert ours(hudi_made, name, query="read_optimized") == plain(said["read_optimized"])
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_table_as_of_an_instant_is_what_hudi_reads(made: Path, name: str) -> None:
-    known = answers(made, name)["as_of"]
+def test_the_table_as_of_an_instant_is_what_hudi_reads(hudi_made: Path, name: str) -> None:
+    known = answers(hudi_made, name)["as_of"]
     assert known
     for instant, rows in known.items():
         if rows is None:  # Hudi refuses by the number of commits since, not by what was cleaned
-            mine = {row["id"]: row["v"] for row in ours(made, name, as_of=instant)}
-            assert mine == replayed(made, name, instant)
+            mine = {row["id"]: row["v"] for row in ours(hudi_made, name, as_of=instant)}
+            assert mine == replayed(hudi_made, name, instant)
         else:
-            assert ours(made, name, as_of=instant) == plain(rows), instant
+            assert ours(hudi_made, name, as_of=instant) == plain(rows), instant
 
 
-def replayed(made: Path, name: str, until: str) -> dict[str, int]:
+def replayed(hudi_made: Path, name: str, until: str) -> dict[str, int]:
     """The versions that `make.py` wrote up to an instant: `MANY`, one commit each."""
-    with Table(f"file://{made / name}") as table:
+    with Table(f"file://{hudi_made / name}") as table:
         commits = [each for each in table.history() if each.action == "commit"]
     count = sum(each.instant <= until for each in commits)
     rows = dict.fromkeys(range(12), 1)
@@ -114,8 +104,8 @@ def replayed(made: Path, name: str, until: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_increment_is_what_hudi_reads(made: Path, name: str) -> None:
-    changes, store = answers(made, name)["changes"], open_store(f"file://{made / name}")
+def test_an_increment_is_what_hudi_reads(hudi_made: Path, name: str) -> None:
+    changes, store = answers(hudi_made, name)["changes"], open_store(f"file://{hudi_made / name}")
     assert changes
     for each in changes:
         rows, _found = read_increment(store, each["begin"], each["end"], meta=True)
@@ -134,9 +124,11 @@ def test_an_increment_is_what_hudi_reads(made: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("left", ["its plan", "its plan and its log files"])
-def test_a_pending_log_compaction_changes_no_row(made: Path, tmp_path: Path, left: str) -> None:
+def test_a_pending_log_compaction_changes_no_row(
+    hudi_made: Path, tmp_path: Path, left: str
+) -> None:
     folder, at = tmp_path / "mor9_joined", "20261123084058971"
-    shutil.copytree(made / "mor9_joined", folder)
+    shutil.copytree(hudi_made / "mor9_joined", folder)
     (completed,) = folder.glob(f".hoodie/timeline/{at}_*")
     completed.unlink()
     logs = list(folder.glob(f"*/.*_{at}.log.*"))
@@ -152,7 +144,7 @@ def test_a_pending_log_compaction_changes_no_row(made: Path, tmp_path: Path, lef
 
     mine, complete = (
         read_table(open_store(f"file://{each}")).to_pylist()
-        for each in (folder, made / "mor9_joined")
+        for each in (folder, hudi_made / "mor9_joined")
     )
     assert shown(mine) == shown(complete)
     assert shown(mine) == shown(read_by_hudi_rs(folder).to_pylist())
@@ -166,60 +158,60 @@ JUDGED = [
 
 
 @pytest.mark.parametrize("name", JUDGED)
-def test_hudi_rs_reads_the_same_snapshot(made: Path, name: str) -> None:
-    assert ours(made, name) == plain(read_by_hudi_rs(made / name).to_pylist())
+def test_hudi_rs_reads_the_same_snapshot(hudi_made: Path, name: str) -> None:
+    assert ours(hudi_made, name) == plain(read_by_hudi_rs(hudi_made / name).to_pylist())
 
 
-def test_archived_instants_are_in_the_history(made: Path) -> None:
+def test_archived_instants_are_in_the_history(hudi_made: Path) -> None:
     for name in ("cow9_archived", "cow6_archived"):
-        with Table(f"file://{made / name}") as table:
+        with Table(f"file://{hudi_made / name}") as table:
             history = table.history()
-        folder = made / name / ".hoodie" / ("timeline" if "9" in name else "")
+        folder = hudi_made / name / ".hoodie" / ("timeline" if "9" in name else "")
         active = {each.name.split(".")[0].split("_")[0] for each in folder.glob("2*")}
         assert {each.instant for each in history} > active
         # One insert, twelve upserts: the archive lost none of them.
         assert sum(each.action == "commit" for each in history) == 13
 
 
-def test_local_instants_give_a_warning_where_one_is_named(made: Path) -> None:
-    store = open_store(f"file://{made / 'cow9'}")
+def test_local_instants_give_a_warning_where_one_is_named(hudi_made: Path) -> None:
+    store = open_store(f"file://{hudi_made / 'cow9'}")
     with pytest.warns(LocalInstants, match="local times"):
         read_table(store, as_of="20990101000000000")
 
 
-def test_a_write_names_every_reason_against_it(made: Path) -> None:
-    with Table(f"file://{made / 'mor8'}") as table:
+def test_a_write_names_every_reason_against_it(hudi_made: Path) -> None:
+    with Table(f"file://{hudi_made / 'mor8'}") as table:
         with pytest.raises(NotWritable) as caught:
             table.append(pa.table({"id": ["k"]}))
     for reason in ("timezone", "table type"):
         assert reason in str(caught.value)
 
 
-def test_an_increment_that_begins_in_the_archive_has_every_later_row(made: Path) -> None:
+def test_an_increment_that_begins_in_the_archive_has_every_later_row(hudi_made: Path) -> None:
     """Of version 9 the archive's completion times decide; of version 6 the rows' own instants."""
     for name in ("cow9_archived", "cow6_archived"):
-        with Table(f"file://{made / name}") as table:
+        with Table(f"file://{hudi_made / name}") as table:
             writes = [each for each in table.history() if each.action == "commit"]
         begin = writes[-6]
-        store = open_store(f"file://{made / name}")
+        store = open_store(f"file://{hudi_made / name}")
         rows, _ = read_increment(store, begin.completed or begin.instant, meta=True)
         later = {each.instant for each in writes[:-6]}
-        wanted = [row for row in ours(made, name) if row["_hoodie_commit_time"] in later]
+        wanted = [row for row in ours(hudi_made, name) if row["_hoodie_commit_time"] in later]
         assert 0 < len(wanted) < 12
         assert plain(rows.to_pylist()) == wanted
         # The insert is archived, and some of its rows are as it wrote them.
         rows, _ = read_increment(store, "20200101000000000", meta=True)
-        assert plain(rows.to_pylist()) == ours(made, name)
+        assert plain(rows.to_pylist()) == ours(hudi_made, name)
 
 
 @pytest.mark.parametrize("name", ["cow9_two", "mor9", "mor6"])
 def test_files_of_a_writer_that_did_not_complete_are_not_seen(
-    made: Path, tmp_path: Path, name: str
+    hudi_made: Path, tmp_path: Path, name: str
 ) -> None:
-    shutil.copytree(made / name, tmp_path / name)
+    shutil.copytree(hudi_made / name, tmp_path / name)
     with Table(f"file://{tmp_path / name}") as table:
         newest, before = table.history()[:2]
-    expected = ours(made, name, as_of=before.instant)
+    expected = ours(hudi_made, name, as_of=before.instant)
     folder = tmp_path / name / ".hoodie"
     (completed,) = (each for each in folder.rglob(f"{newest.instant}*.{newest.action}")
                     if "metadata" not in each.parts)  # fmt: skip
@@ -227,14 +219,14 @@ def test_files_of_a_writer_that_did_not_complete_are_not_seen(
     assert ours(tmp_path, name) == expected
 
 
-def test_a_snapshot_that_the_cleaner_took_away_is_refused(made: Path) -> None:
+def test_a_snapshot_that_the_cleaner_took_away_is_refused(hudi_made: Path) -> None:
     for name in ("cow9_archived", "cow6_archived"):
-        with Table(f"file://{made / name}") as table:
+        with Table(f"file://{hudi_made / name}") as table:
             history = table.history()
             with pytest.raises(TableError, match="later instant"):
                 table.read(as_of=history[-1].instant)
             # Of the later cleans the timeline says which files they took; of archived ones nothing.
-            active = {path.name[:17] for path in (made / name / ".hoodie").rglob("*.clean*")}
+            active = {path.name[:17] for path in (hudi_made / name / ".hoodie").rglob("*.clean*")}
             assert active
             archived = [each.instant for each in history
                         if each.action == "clean" and each.instant not in active]  # fmt: skip
@@ -242,13 +234,13 @@ def test_a_snapshot_that_the_cleaner_took_away_is_refused(made: Path) -> None:
                 table.read(as_of=max(archived))
 
 
-def test_a_query_of_another_kind_is_refused(made: Path) -> None:
+def test_a_query_of_another_kind_is_refused(hudi_made: Path) -> None:
     with pytest.raises(TableError, match="read_optimized"):
-        ours(made, "mor9", query="incremental")
+        ours(hudi_made, "mor9", query="incremental")
 
 
-def test_logs_that_a_compaction_merged_are_not_read_again(made: Path) -> None:
-    found = run(list_snapshot(), open_store(f"file://{made / 'mor9_compacted'}"), Clock())
+def test_logs_that_a_compaction_merged_are_not_read_again(hudi_made: Path) -> None:
+    found = run(list_snapshot(), open_store(f"file://{hudi_made / 'mor9_compacted'}"), Clock())
     merged = [each for each in found.slices if isinstance(each, LogSlice)]
     assert merged
     for each in merged:
@@ -262,10 +254,10 @@ def log_files(table: Path) -> list[Path]:
 @pytest.mark.parametrize("name", ["mor9", "mor8", "mor6"])
 @pytest.mark.parametrize("left", [0.0, 0.1, 0.5, 0.99])
 def test_a_log_file_that_lost_bytes_of_a_completed_commit_is_refused(
-    made: Path, tmp_path: Path, name: str, left: float
+    hudi_made: Path, tmp_path: Path, name: str, left: float
 ) -> None:
     """Hudi and hudi-rs skip what is damaged, so they return old rows."""
-    table = Path(shutil.copytree(made / name, tmp_path / name))
+    table = Path(shutil.copytree(hudi_made / name, tmp_path / name))
     for file in log_files(table):
         whole = file.read_bytes()
         file.write_bytes(whole[: int(len(whole) * left)])
@@ -274,12 +266,14 @@ def test_a_log_file_that_lost_bytes_of_a_completed_commit_is_refused(
         assert file.name in str(refused.value)
         assert ours(tmp_path, name, query="read_optimized")
         file.write_bytes(whole)
-    assert ours(tmp_path, name) == ours(made, name)
+    assert ours(tmp_path, name) == ours(hudi_made, name)
 
 
 @pytest.mark.parametrize("name", ["mor9", "mor6"])
-def test_a_log_file_of_a_writer_that_died_is_skipped(made: Path, tmp_path: Path, name: str) -> None:
-    table = Path(shutil.copytree(made / name, tmp_path / name))
+def test_a_log_file_of_a_writer_that_died_is_skipped(
+    hudi_made: Path, tmp_path: Path, name: str
+) -> None:
+    table = Path(shutil.copytree(hudi_made / name, tmp_path / name))
     newest = log_files(table)[-1]
     half = newest.read_bytes()[:-20]
     if name == "mor6":
@@ -291,13 +285,14 @@ def test_a_log_file_of_a_writer_that_died_is_skipped(made: Path, tmp_path: Path,
     assert torn != newest
     for body in (half, b""):
         torn.write_bytes(body)
-        assert ours(tmp_path, name) == ours(made, name)
+        assert ours(tmp_path, name) == ours(hudi_made, name)
 
 
 @pytest.mark.parametrize("name", ["mor6_planned", "mor9_planned"])
-def test_hudis_own_compaction_plans_are_understood(made: Path, name: str) -> None:
-    (requested,) = (made / name).rglob("*.compaction.requested")
+def test_hudis_own_compaction_plans_are_understood(hudi_made: Path, name: str) -> None:
+    (requested,) = (hudi_made / name).rglob("*.compaction.requested")
     plan = parse_compaction_plan(requested.name, requested.read_bytes())
     assert plan.slices and OURS not in plan.params
     for each in plan.slices:
-        assert each.logs and all((made / name / path).exists() for path in (each.base, *each.logs))
+        paths = (each.base, *each.logs)
+        assert each.logs and all((hudi_made / name / path).exists() for path in paths)

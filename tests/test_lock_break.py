@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from lock_world import stands
 from table_world import CLOCK, new_table
 
 from lockkit import Lock, LockLost
@@ -20,7 +21,7 @@ from lockkit.lab.server import Emulator
 from lockkit.lock.oddities import UnexpectedRecord
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Applied, Condition, Found, IfAbsent, over
-from lockkit.protocol.record import EPOCH_MAX, Record, decode, encode
+from lockkit.protocol.record import EPOCH_MAX, Record, encode
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table import Table, TableConfig
@@ -57,14 +58,6 @@ def put(store: Store, record: Record, condition: Condition | None = None) -> str
     answer = store.put(LOCK_KEY, encode(record), condition or IfAbsent())
     assert isinstance(answer, Applied)
     return answer.version
-
-
-def stands(store: Store) -> Record:
-    found = store.get(LOCK_KEY)
-    assert isinstance(found, Found)
-    record = decode(found.body)
-    assert isinstance(record, Record)
-    return record
 
 
 def look(store: Store) -> LockHolder:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,22 +27,13 @@ from lockkit.table.services.adopt import adopt
 
 pytestmark = pytest.mark.usefixtures("no_hudi_beside")
 
-DATA = Path(__file__).parent / "data" / "hudi_tables" / "tables.tar.xz"
 NAMES = ("mor9", "mor9_commit", "mor9_planned", "mor9_archived")
 SCHEMA = pa.schema([*((name, pa.string()) for name in ("id", "kind", "region", "day")),
                     ("ts", pa.int64()), ("v", pa.int32())])  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("hudi")
-    with tarfile.open(DATA) as tar:
-        tar.extractall(folder, filter="data")
-    yield folder
-
-
-def adopted(made: Path, tmp_path: Path, name: str = "mor9", **how: Any) -> Table:
-    folder = shutil.copytree(made / name, tmp_path / name)
+def adopted(hudi_made: Path, tmp_path: Path, name: str = "mor9", **how: Any) -> Table:
+    folder = shutil.copytree(hudi_made / name, tmp_path / name)
     table = Table(f"file://{folder}", **how)
     run(adopt(), table.store, Clock())
     return table
@@ -89,10 +79,10 @@ def logged_and_stored(table: Table) -> Iterator[tuple[set[str], set[str]]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_rows_are_those_of_a_dictionary_and_of_hudi_rs_after_each_write(
-    made: Path, tmp_path: Path, name: str
+    hudi_made: Path, tmp_path: Path, name: str
 ) -> None:
     dice = random.Random(name)
-    with adopted(made, tmp_path, name) as table:
+    with adopted(hudi_made, tmp_path, name) as table:
         assert table.read().num_rows
         live = {row["id"]: row["v"] for row in table.read().to_pylist()}
         for step in range(8):
@@ -119,12 +109,12 @@ def test_its_rows_are_those_of_a_dictionary_and_of_hudi_rs_after_each_write(
 
 
 def test_a_batch_changes_known_rows_and_adds_new_ones_of_one_bucket(
-    made: Path, tmp_path: Path
+    hudi_made: Path, tmp_path: Path
 ) -> None:
     def batch(numbers: range, v: int) -> pa.Table:
         return as_rows(*((f"k{number}", 10_000 + v, v) for number in numbers))
 
-    with adopted(made, tmp_path) as table:
+    with adopted(hudi_made, tmp_path) as table:
         table.upsert(batch(range(40, 56, 2), 1))
         table.upsert(batch(range(40, 72, 2), 2))
         found = [row for row in shown(table.read()) if row[0] >= "k40"]
@@ -132,10 +122,10 @@ def test_a_batch_changes_known_rows_and_adds_new_ones_of_one_bucket(
 
 
 def test_two_writers_of_one_new_key_conflict_though_only_one_saw_the_compaction(
-    made: Path, tmp_path: Path
+    hudi_made: Path, tmp_path: Path
 ) -> None:
     new, changed = as_rows(("k90", 5, 5)), as_rows(("k90", 6, 6))
-    with adopted(made, tmp_path) as table:
+    with adopted(hudi_made, tmp_path) as table:
         for step in range(4):  # each bucket of the region has a file group of ours, with a log file
             table.upsert(as_rows(*((f"k{number}", step, step) for number in range(40, 80, 2))))
         done: list[str] = []
@@ -176,10 +166,11 @@ def test_keys_that_are_in_log_files_alone_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mor9", "mor9_archived"])
 def test_a_global_index_moves_the_rows_of_hudi_to_another_partition(
-    made: Path, tmp_path: Path, name: str
+    hudi_made: Path, tmp_path: Path, name: str
 ) -> None:
     dice = random.Random(name)
-    with adopted(made, tmp_path, name, options={"hoodie.index.type": "GLOBAL_SIMPLE"}) as table:
+    options = {"hoodie.index.type": "GLOBAL_SIMPLE"}
+    with adopted(hudi_made, tmp_path, name, options=options) as table:
         live = {row["id"]: (row["region"], row["v"]) for row in table.read().to_pylist()}
         for step in range(8):
             keys = [f"k{number:02d}" for number in dice.sample(range(20), 4)]

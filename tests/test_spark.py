@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from waiting import until
 
 from lockkit.clock import Clock
 from lockkit.lab.processes.fleet import Fleet, leftovers
@@ -43,15 +43,6 @@ needs_java = pytest.mark.skipif(bool(NO_JAVA), reason=NO_JAVA)
 anywhere = [pytest.mark.spark, pytest.mark.timeout(240), needs_java]
 spark = [*anywhere, pytest.mark.xdist_group("spark processes")]
 in_process = [*anywhere, pytest.mark.xdist_group("spark")]
-
-
-def until(true: Callable[[], bool], timeout_s: float = 15.0) -> bool:
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        if true():
-            return True
-        time.sleep(0.05)
-    return true()
 
 
 def wait_for(fleet: Fleet, who: str, kind: str, *, since: int = 0, timeout_s: float = 30.0) -> None:

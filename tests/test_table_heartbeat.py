@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from suite_plugin import rest_in_soak
 from table_world import AFTER, BEFORE, CLOCK, LATE, Lossy
+from waiting import until
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError, Unanswered
@@ -61,14 +62,6 @@ NAMES = itertools.count()
 @pytest.fixture
 def memory() -> Store:
     return open_store(f"memory://heartbeat-{next(NAMES)}")
-
-
-def until(true: Callable[[], Any], *, within_s: float = 20.0) -> None:
-    """Look until something holds; a test that waits for ever says for what."""
-    never, give_up_ms = threading.Event(), Clock().boot_ms() + within_s * 1000
-    while not true():
-        assert Clock().boot_ms() < give_up_ms, f"never came true within {within_s} s: {true}"
-        never.wait(0.01)
 
 
 def gone(heart: Heartbeat) -> bool:

@@ -8,7 +8,6 @@ import json
 import random
 import re
 import threading
-import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from lockkit.events import STORE, Event, event, read
 from lockkit.lab.processes.fleet import Fleet, FleetError, Kind, Plan, leftovers
@@ -421,13 +421,6 @@ def bench() -> Iterator[Workbench]:
     yield made
     made.close()
     until(lambda: not any(each.name == "lockkit-workbench" for each in threading.enumerate()))
-
-
-def until(true: Any, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s"
-        time.sleep(0.02)
 
 
 def controls(widget: Any) -> list[Any]:
