@@ -305,15 +305,15 @@ def two_believers(case: IncidentHistory) -> Iterator[Diagnosis]:
         replace(each, until_ms=each.until_ms - BUFFER_MS) if each.start.get("audit") else each
         for each in case.lanes.beliefs
     ]
-    for each in one_believer(replace(case.lanes, beliefs=beliefs)):
-        if each.kind is Kind.INVALID:
-            yield Diagnosis(Pattern.TWO_BELIEVERS, each.because, each.evidence)
+    found = one_believer(replace(case.lanes, beliefs=beliefs))
+    if found and found.kind is Kind.INVALID:
+        yield Diagnosis(Pattern.TWO_BELIEVERS, found.because, found.evidence)
 
 
 def stale(case: IncidentHistory) -> Iterator[Diagnosis]:
-    for each in no_stale_commit(case.lanes):
-        if each.kind is Kind.INVALID:
-            yield Diagnosis(Pattern.STALE, each.because, each.evidence)
+    found = no_stale_commit(case.lanes)
+    if found and found.kind is Kind.INVALID:
+        yield Diagnosis(Pattern.STALE, found.because, found.evidence)
 
 
 RULES = (
