@@ -1,4 +1,4 @@
-"""What several rooms' tests stand on: the embedded object server, and its addresses."""
+"""Fixtures that many tests share: servers, buckets, and a clean process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of faults share: each SDK as it comes, aimed faults, a TLS door to a server."""
+"""What the tests of faults share: unmodified SDKs, aimed faults, a TLS front of a server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def record(attempt: str) -> bytes:
 
 
 def aimed(fault: Fault) -> Fault:
-    """The same fault at the next write of the lock object, whoever sends it."""
+    """The same fault at the next write of the lock object, of any client."""
     return Fault.from_fields({**fault.to_fields(), "operation": "put", "key": "table_lock.json"})
 
 

@@ -1,4 +1,4 @@
-"""What the lock's tests stand on: real places, real processes, a recorder, and Hudi's own rules."""
+"""What the lock's tests share: real stores and processes, a recorder, and Hudi's own rules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def memory() -> str:
 
 
 class Tale:
-    """Everything that a handle told, checked against the event schema as it comes."""
+    """All events of a handle, each checked against the event schema."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -56,7 +56,7 @@ class Tale:
 
 
 class Suspendable(Clock):
-    """A clock of a machine that slept: CLOCK_BOOTTIME has gone on, and the wall clock too."""
+    """The clock of a machine that was suspended: CLOCK_BOOTTIME and the wall clock continued."""
 
     slept_ms = 0
 
@@ -93,7 +93,7 @@ def stands(store: Store) -> Record:
 
 
 def overwrite(lock: Lock, new: bytes) -> None:
-    """What a hand, or another program, puts in the lock's place."""
+    """Replace the lock object, as a person or another program may do."""
     store = open_store(
         lock.url, endpoint=lock.store.options.endpoint, timeout_s=10, **lock.store.options.extra
     )
@@ -128,7 +128,7 @@ def read_as_hudi(found: bytes) -> tuple[bool, int, str]:
 
 @contextmanager
 def process(target: Callable[..., None], *arguments: Any) -> Iterator[tuple[BaseProcess, Any]]:
-    """A real one, with a pipe to it; killed at the end, stopped or not."""
+    """A real process with a pipe to it. It is killed at the end, also if it is stopped."""
     here, there = SPAWN.Pipe()
     child = SPAWN.Process(target=target, args=(*arguments, there))
     child.start()
@@ -149,7 +149,7 @@ def said(pipe: Any, within_s: float = PATIENCE_S) -> Any:
 
 
 def holder(url: str, options: dict[str, Any], pipe: Connection) -> None:
-    """Acquires, then does as it is told: any method of `Lock`, whose outcome it tells."""
+    """Acquires, then calls the methods of `Lock` that the pipe names, and sends their results."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     lock = Lock(url, **options)
     pipe.send("ready")
@@ -169,7 +169,7 @@ def holder(url: str, options: dict[str, Any], pipe: Connection) -> None:
 
 
 def counting(url: str, options: dict[str, Any], path: str, times: int, pipe: Connection) -> None:
-    """Adds one to a file, so many times, without any atomicity but the lock's."""
+    """Adds one to a file that many times; only the lock makes this atomic."""
     lock = Lock(url, **options)
     for _ in range(times):
         assert lock.acquire(timeout=PATIENCE_S)

@@ -178,7 +178,7 @@ def test_an_increment_may_begin_at_any_archived_commit(
 def test_an_increment_brings_an_archived_commit_that_ended_after_its_begin(
     tmp_path: Path, mode: str
 ) -> None:
-    """It began before the commits that stayed, and ended after the first of them."""
+    """It began before the commits that stay in the timeline, and ended after the first of them."""
     url = f"file://{tmp_path}/overlap"
     store = new_table(url, replace(CONFIG, version=9, mode=mode))
     first = add(store, 9)
@@ -265,7 +265,7 @@ def test_numbers_of_kept_commits_without_archiving_get_a_warning(tmp_path: Path)
 def test_the_rollback_of_a_late_writer_deletes_no_file_of_an_archived_commit(
     tmp_path: Path, version: int, mode: str
 ) -> None:
-    """A writer with a slow clock requested an archived instant, and died right after it."""
+    """A writer with a slow clock requested an archived instant, and crashed right afterwards."""
     table, model = made(tmp_path, version, mode, commits=0)
     with table:
         for v in range(6):
@@ -288,7 +288,7 @@ def test_the_rollback_of_a_late_writer_deletes_no_file_of_an_archived_commit(
 def test_files_that_a_savepoint_kept_keep_the_commit_that_replaced_them(
     tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a clean does not say that it spared them, and so no later one looks there again."""
+    """This holds if no clean recorded that it kept them, so that no later clean looks again."""
     monkeypatch.setattr(plans, "_saying", lambda _saved: {})
     table, _ = made(tmp_path, 9, mode, commits=0)
     with table:
@@ -463,7 +463,7 @@ class Crash(LockkitError):
 
 
 def interrupted(way: Procedure[Any], after: int, *, lost: bool = False) -> Procedure[Any]:
-    """`way` until its write number `after`; `lost`: it is applied, and its answer is lost once."""
+    """`way`, interrupted at its write number `after`. `lost`: the write is applied unanswered."""
     answer: Any = None
     writes = 0
     while True:
@@ -489,7 +489,7 @@ def one_by_one(procedures: Any) -> Procedure[list[Any]]:
 
 @pytest.fixture
 def serial(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No two requests at once, so that each is one step."""
+    """One request at a time, so that each is one step."""
     for module in (archiving, archive_history, late):
         monkeypatch.setattr(module, "all_of", one_by_one)
     yield
@@ -649,7 +649,7 @@ def test_of_two_archivers_one_writes_the_archive_and_the_other_deletes_nothing(
         slept: list[str] = []
 
         def overtaken() -> Procedure[Any]:
-            """An archiver that sleeps before it names its file; another one runs meanwhile."""
+            """An archiver pauses before it names its file; another archiver runs meanwhile."""
             way, answer = archiver(table), None
             while True:
                 request = way.send(answer)
@@ -689,7 +689,7 @@ def test_an_archiver_without_a_lease_writes_and_deletes_nothing(
 def test_a_completed_file_resent_after_archiving_is_removed_again(
     tmp_path: Path, version: int
 ) -> None:
-    """Its writer slept after its decision, and sent it when it was archived."""
+    """Its writer paused after its decision, and sent the file after the commit was archived."""
     table, model = made(tmp_path, version, commits=6)
     with table:
         folder = tmp_path / ".hoodie" / ("timeline" if version == 9 else "")

@@ -704,7 +704,7 @@ def test_an_invalid_number_is_refused_by_the_name_of_its_option(
 def test_probe_races_over_all_endpoints_of_a_store_and_draws_a_badge(
     emulator: Any, tmp_path: Path
 ) -> None:
-    """Two servers that do not share their objects stand for nodes that do not agree."""
+    """Two servers without shared objects stand for nodes that disagree."""
     from lockkit.lab.server import Emulator
 
     file = tmp_path / "badge.svg"
@@ -881,7 +881,7 @@ def test_a_refused_run_of_writers_leaves_no_folder(
 
 
 def test_a_dead_writer_ends_the_demo_with_its_error_and_its_log(tmp_path: Path) -> None:
-    """At once: the story waits for a step that cannot come, for three minutes without this."""
+    """At once. Otherwise the demo waits three minutes for a step that cannot come."""
     with subprocess.Popen(
         line("demo", "--plain"), cwd=ROOT, text=True,
         env=os.environ | CLOUD | {"TMPDIR": str(tmp_path)},
@@ -976,7 +976,7 @@ class Output:
 
 
 class started:
-    """A running command; whatever is left of it afterwards is killed."""
+    """A running command. What is left of it afterwards is killed."""
 
     def __init__(self, *arguments: str, mark: str = "") -> None:
         self._line = line(*arguments)
@@ -996,7 +996,7 @@ class started:
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """Every living process that inherited this mark, in whatever session it is."""
+    """Every living process that inherited this mark, in any session."""
 
     def carries(process: psutil.Process) -> bool:
         try:
@@ -1114,7 +1114,7 @@ def test_a_signal_ends_also_a_command_that_is_stopped(
 
 
 def slow_to_end(ended: Path, signals: str) -> list[str]:
-    """A shell that a signal ends at once, and its own child, which needs a moment to end."""
+    """A shell that a signal ends at once, with a child that needs a moment to end."""
     trap = f"sleep 0.5; echo ended > {ended}; exit"
     works = f"trap '{trap}' {signals}; echo works; while :; do sleep 0.1; done"
     return ["sh", "-c", f"sh -c {shlex.quote(works)}; true"]
@@ -1206,7 +1206,7 @@ def test_the_lock_is_held_until_the_command_of_a_nested_lock_has_ended(
 def test_the_command_of_a_nested_lock_gets_a_signal_once(
     table: str, tmp_path: Path, mark: str
 ) -> None:
-    """Terraform takes a second one for an order to stop at once."""
+    """Terraform stops at once on a second signal."""
     seen = tmp_path / "seen"
     work = f"trap 'echo INT >> {seen}' INT; echo works; while [ ! -s {seen} ]; do sleep 0.1; done"
     nested = line("lock", "acquire", (tmp_path / "nested").as_uri(), "--")
@@ -1231,7 +1231,7 @@ def test_what_a_command_started_in_other_groups_does_not_outlive_the_killed_proc
 def test_a_command_keeps_its_lock_and_its_exit_code_where_standard_streams_are_closed(
     table: str, tmp_path: Path, closed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a daemon is started. What the command printed was once taken for its exit code."""
+    """As for a daemon. Once, the command's output was taken for its exit code."""
     monkeypatch.setenv("PY", sys.executable)
     look = f'"$PY" -m lockkit lock show {table} > {tmp_path}/seen 2>&1'
     line = f"\"$PY\" -m lockkit lock acquire {table} -- sh -c 'echo 0; {look}; exit 7'"
@@ -1393,7 +1393,7 @@ with open(seen, "a") as file:
 
 
 def graceful(seen: Path, took_s: float) -> list[str]:
-    """As Terraform: it takes its time to end, and a second signal for an order to stop at once."""
+    """Like Terraform: it takes its time to end, and stops at once on a second signal."""
     return [sys.executable, "-S", "-c", GRACEFUL, str(seen), str(took_s)]
 
 
@@ -1401,7 +1401,7 @@ def graceful(seen: Path, took_s: float) -> list[str]:
 def test_a_command_gets_the_files_that_its_starter_opened_and_none_of_ours(
     kind: str, table: str, tmp_path: Path, shared_emulator: Any, bucket: str
 ) -> None:
-    """As under flock(1): process substitution, or another lock that is held by an open file."""
+    """As flock(1) does: for process substitution, or another lock that an open file holds."""
     (tmp_path / "blue").write_text("blue")
     list_them = [sys.executable, "-S", "-c", "import os; print(os.listdir('/dev/fd'))"]
     named = {"s3": "s3", "gs": "gcs", "az": "azure"}.get(kind)
@@ -1450,7 +1450,7 @@ def test_a_guard_that_gets_no_thread_starts_no_command(tmp_path: Path) -> None:
 
 @linux_only
 def test_a_group_whose_members_have_ended_does_not_run_though_nobody_has_asked_for_them() -> None:
-    """As in a container, where the first process may ask for nobody."""
+    """As in a container, where the first process may never wait for its children."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, process_group=0) as child:
         assert runs(child.pid) and runs(-child.pid)
         child.stdin.close()  # type: ignore[union-attr]
@@ -1514,7 +1514,7 @@ def test_a_signal_during_the_release_does_not_keep_the_lock(
 def test_in_a_terminal_the_lock_is_held_until_what_the_command_started_has_ended(
     table: str, tmp_path: Path
 ) -> None:
-    """Ctrl-C reaches all at once: the command has ended before we look, and left its child."""
+    """Ctrl-C reaches all processes at once: when we look, the command has ended, its child not."""
     lock, seen = Path(table.removeprefix("file://")) / LOCK_KEY, tmp_path / "seen"
     works = f"trap 'sleep 2; cp {lock} {seen}; exit' INT; echo works; while :; do sleep 0.1; done"
     dies = "import signal, subprocess; signal.signal(signal.SIGINT, signal.SIG_DFL)"
@@ -1570,7 +1570,7 @@ def test_in_a_terminal_what_a_command_started_does_not_outlive_the_killed_proces
 
 @linux_only
 def test_in_a_terminal_a_command_sees_that_its_daemon_has_ended(table: str, mark: str) -> None:
-    """As a script sees that stops a server of its own, and waits for its pid to go."""
+    """Like a script that stops its own server, and waits until its pid is gone."""
     works = "(sleep 0.5 & echo $!) | { read pid; while kill -0 $pid; do sleep 0.1; done; exit 7; }"
     command = ("lock", "acquire", table, "--", "sh", "-c", f"{works} 2> /dev/null")
     with in_a_terminal(*command, mark=mark) as (child, _):
@@ -1602,7 +1602,7 @@ def test_below_a_shell_with_jobs_the_guard_outlives_the_killed_group_of_lockkit(
 
 
 def test_a_command_keeps_its_exit_code_where_ended_children_are_ignored(table: str) -> None:
-    """A parent can let us inherit this, and then the kernel keeps no exit code."""
+    """A parent process can pass this on; then the kernel keeps no exit code."""
     ignores = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
     command = line("lock", "acquire", table, "--", "sh", "-c", "exit 7")
     start = [sys.executable, "-c", f"{ignores}; os.execv(sys.argv[1], sys.argv[1:])", *command]
@@ -1612,7 +1612,7 @@ def test_a_command_keeps_its_exit_code_where_ended_children_are_ignored(table: s
 def test_without_a_process_table_a_command_in_a_terminal_is_ended_all_the_same(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in sandboxes whose /proc does not list a process's children."""
+    """As in a sandbox whose /proc does not list the children of a process."""
     monkeypatch.setattr("lockkit.cli.work.on_terminal", lambda: True)
     monkeypatch.setattr("lockkit.cli.work.glob", lambda _: [])
     with Work(["sleep", "30"], {}) as work:
@@ -1645,14 +1645,14 @@ def test_ctrl_c_ends_a_wait_for_a_busy_lock(table: str, mark: str) -> None:
 
 
 def wait_for_python(process: subprocess.Popen[str]) -> None:
-    """Until the command sleeps between two looks: it has long installed its handlers then."""
+    """Wait until the command sleeps between two looks: by then its handlers are installed."""
     deadline = time.monotonic() + 30
     watched, before, asleep = psutil.Process(process.pid), 0.0, 0
     while asleep < 10:
         assert time.monotonic() < deadline
         time.sleep(0.1)
         used = sum(watched.cpu_times()[:2])
-        # A look costs next to nothing; a start costs more than this on any machine.
+        # A look takes almost no time; a start takes longer than this on any machine.
         idle = used - before < 0.05 and used >= 0.02
         asleep = asleep + 1 if idle and watched.status() == psutil.STATUS_SLEEPING else 0
         before = used

@@ -425,7 +425,7 @@ class Recorder:
 
 
 class Echo(BaseHTTPRequestHandler):
-    """A store of one idea: a PUT is kept, a GET gives it back."""
+    """A minimal store: a PUT is kept, and a GET returns it."""
 
     protocol_version = "HTTP/1.1"
     kept: dict[str, bytes]

@@ -1,4 +1,4 @@
-"""A fleet of real processes: what it shows, what it survives, and that nothing of it is left."""
+"""A fleet of real processes: its report, the faults that it survives, and its clean end."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def commits(fleet: Fleet) -> list[str]:
 
 
 def timeline(fleet: Fleet) -> set[str]:
-    """The instants that a reader of the table sees, asked of the store itself."""
+    """The instants that a reader of the table sees, read from the store itself."""
     store = open_store(fleet.url, endpoint=fleet.endpoint)
     return set(run(load_timeline(V9), store, Clock()).commits)
 
@@ -90,7 +90,7 @@ def verdict(fleet: Fleet) -> str:
 
 
 def assert_lanes_join(fleet: Fleet) -> None:
-    """Every write that a client was told of stands in the store's record, with the same version."""
+    """Every acknowledged write is in the store's record, with the same version."""
     events = fleet.events()
     truth = {each["attempt"]: each for each in events if each.kind == "request" and each["applied"]}
     asked = {(each.who, each["request"]): each for each in events if each.kind == "ask"}
@@ -156,7 +156,7 @@ CASES = ["1 of 1", "2 of 1", "1 of 2", "1 of 1 gcs", "1 of 1 connect"]
 
 @pytest.mark.parametrize("case", rest_in_soak(CASES, "1 of 1"))
 def test_the_writers_that_were_started_ahead_are_the_ones_that_commit(fleets, case):
-    """Those that are too many end; those that are too few, or of another kind, are started."""
+    """Surplus writers are ended. Missing ones, and those of another kind, are started."""
     started, _, writers, *other = case.split()
     ahead = fleets(writers=int(started))
     ahead.prepare()
@@ -268,7 +268,7 @@ def test_a_writer_stalled_at_its_commit_is_overtaken_and_then_refused(fleets):
 
 
 def _step(fleet: Fleet, who: str) -> str:
-    """How far the writer's commit got."""
+    """How far the writer's commit has got."""
     steps = ("began", "held", "checked", "fenced", "published", "refused", "released")
     return [each.kind for each in fleet.events() if each.who == who and each.kind in steps][-1]
 

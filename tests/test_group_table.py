@@ -143,7 +143,7 @@ def test_a_busy_writer_alone_reserves_ahead_and_lists_at_every_fourth_append(
 
 
 def busy_upserts(table: Table, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each begins once the one before is published, and finds its instant reserved."""
+    """Each begins after the previous one was published, and finds a reserved instant."""
     monkeypatch.setattr(group_ahead, "AHEAD_MS", 600_000)
     for each in (group_gone, group_commit):
         monkeypatch.setattr(each, "SURE_MS", 600_000)
@@ -605,7 +605,7 @@ def before_fence(table: Table, meanwhile: Callable[[], object]) -> None:
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """The process that does the work; it ends with 0 once the work is acknowledged."""
+    """A process that does the work, and ends with 0 once the work is acknowledged."""
     if child := os.fork():
         return child
     try:
@@ -714,7 +714,7 @@ def test_processes_that_append_at_once_lose_and_double_nothing(url: str) -> None
 def test_threads_of_one_process_with_a_handle_each_lose_and_double_nothing(
     url: str, awaited: bool
 ) -> None:
-    """Not awaited: nobody joins the threads that publish, as in the streams of a Spark driver."""
+    """No code joins the threads that publish, as in the streams of a Spark driver."""
     with Table(url) as table:
         table.append(rows("first"))
 

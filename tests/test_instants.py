@@ -1,6 +1,6 @@
 """An instant belongs to one attempt, and one that was given up is never used again.
 
-Also what a caller hears when something fails after the moment of commit.
+Also what a caller is told if something fails after the moment of commit.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ VERSIONS = pytest.mark.parametrize("version", [6, 9])
 
 
 class Standing(Hasty):
-    """A clock that stands still."""
+    """A clock that does not advance."""
 
     def __init__(self, at_ms: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def pending(store: Store, names: TimelineNames) -> list[str]:
 
 
 class Bent:
-    """A store of which a test replaces one method."""
+    """A store with one method replaced by a test."""
 
     def __init__(self, store: Store, **methods: Callable[..., Any]) -> None:
         self._store = store
@@ -142,7 +142,7 @@ def test_no_two_actions_request_one_instant(version: int) -> None:
 
 @VERSIONS
 def test_beside_hudi_an_instant_with_another_writers_heartbeat_is_left_alone(version: int) -> None:
-    """In mode hudi a writer has its heartbeat before its instant: one may be there already."""
+    """In mode hudi a writer's heartbeat comes before its instant, so one may exist already."""
     store, config, url = table(version, mode="hudi")
     still = Standing(CLOCK.wall_ms())
     theirs = run(take(known_of(store)), store, still)
@@ -196,7 +196,7 @@ def test_an_instant_that_another_attempt_holds_is_left_alone(version: int) -> No
 def test_an_append_that_never_got_its_instant_leaves_another_writers_alone(
     ends: str, prepared: bool, version: int
 ) -> None:
-    """A later instant is completed, but the other writer surveyed its own before that."""
+    """A later instant is completed, but the other writer had listed the timeline before that."""
     store, _, url = table(version)
     run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
     ahead = Clock(offset_ms=6_000)  # so every new instant is the one right after the newest
@@ -252,7 +252,7 @@ def test_a_commit_under_our_instant_that_is_not_ours_is_not_acknowledged(
 
 @VERSIONS
 def test_an_instant_that_is_given_up_is_never_used_again(version: int) -> None:
-    """What its first writer sent late would become visible with the second one's commit."""
+    """Otherwise late writes of its first owner become visible with the second owner's commit."""
     store, config, _ = table(version)
     gave_up = prepare_inserts(store, rows([0]))
     run(withdraw(gave_up.transaction.taken, EpochGuard(0)), store, CLOCK)
@@ -265,7 +265,7 @@ def test_an_instant_that_is_given_up_is_never_used_again(version: int) -> None:
 
 @VERSIONS
 def test_an_instant_that_was_overtaken_is_deleted_without_a_rollback(version: int) -> None:
-    """Nobody can ever commit it: every survey sees the later commit."""
+    """No writer can commit it any more: every listing shows the later commit."""
     store, config, _ = table(version)
     slow = prepare_inserts(store, rows([0]))
     done = run(commit(prepare_inserts(store, rows([1])), Holder(1)), store, CLOCK)
@@ -281,7 +281,7 @@ def test_an_instant_that_was_overtaken_is_deleted_without_a_rollback(version: in
 def test_a_writer_whose_clock_is_slow_begins_though_others_commit_all_the_time(
     version: int,
 ) -> None:
-    """Each listing of its shows a commit that overtook it; it used up 200 instants, and failed."""
+    """Each of its listings showed a later commit: it used up 200 instants, and failed."""
     store, config, _ = table(version)
     names, slow = config.names, Standing(CLOCK.wall_ms() - 60_000)
     tries = []
@@ -379,7 +379,7 @@ def test_a_slow_append_that_gives_up_its_instant_cannot_harm_the_next_owner() ->
         if gone is None:
             run(discard(overwrite, now), store, CLOCK)
         go_on.set()
-        # Where both had one instant, the append has given it up once; its upload goes on.
+        # If both had one instant, the append has given it up once. Its upload continues.
         theirs = config.names.requested(overwrite.instant, "commit")
         until(lambda: isinstance(store.get(theirs), Missing))
         upsert = prepare_inserts_at(store, known, CLOCK, "acknowledged")
@@ -424,7 +424,7 @@ def test_an_observer_that_fails_after_the_moment_of_commit_fails_no_commit(kind:
 
 
 def test_an_observer_that_blocks_delays_no_acknowledgement() -> None:
-    """Between the deciding write and the acknowledgement no code of the user's runs."""
+    """No code of the user runs between the deciding write and the acknowledgement."""
     store, _, url = table()
     seen: list[tuple[str, int]] = []
 
@@ -482,7 +482,7 @@ def test_an_unknown_outcome_is_settled_before_the_call_returns() -> None:
 
 @pytest.mark.parametrize("where", [FENCE_KEY, "*.requested", "*.commit"])
 def test_a_write_that_landed_behind_a_hidden_retrys_429_is_seen(where: str) -> None:
-    """The first copy landed; the client hears only that the copies after it were throttled."""
+    """The first copy was applied; the client sees only that the later copies were throttled."""
     store, _, url = table()
 
     def put(key: str, body: bytes, condition: Any) -> Any:
@@ -613,7 +613,7 @@ def test_ctrl_c_around_the_decision_leaves_no_lock_with_endless_renewal(
 
 @VERSIONS
 def test_a_writer_that_was_rolled_back_is_refused_however_late_it_wakes(version: int) -> None:
-    """Its rollback is out of the fence's window by then, and its inflight file is new."""
+    """By then its rollback has left the fence's window, and its inflight file is new."""
     store, _, _ = table(version)
     run(commit(prepare_inserts(store, rows([1])), Holder(1)), store, CLOCK)
     asleep = run(begin(), store, CLOCK)
@@ -627,7 +627,7 @@ def test_a_writer_that_was_rolled_back_is_refused_however_late_it_wakes(version:
 
 @VERSIONS
 def test_a_rolled_back_writer_removes_its_late_inflight_file(version: int) -> None:
-    """Else it would hold readers back, and no heartbeat says whose it is."""
+    """Otherwise it would hold readers back, and no heartbeat would name its owner."""
     store, config, _ = table(version)
     asleep = run(begin(), store, CLOCK)
     run(roll_back(asleep.instant, Holder(1), known_of(store)), store, CLOCK)
@@ -688,7 +688,7 @@ def test_an_instant_that_another_action_also_requested_is_not_used(version: int)
 
 @VERSIONS
 def test_an_instant_with_another_writers_inflight_file_is_not_used(version: int) -> None:
-    """A dead process sent it late; the bytes of a commit must be its writer's own."""
+    """A crashed process sent it late. A commit must consist of its own writer's bytes."""
     store, config, _ = table(version)
     still = Standing(CLOCK.wall_ms())
     dead = run(take(known_of(store)), store, still)
@@ -699,7 +699,7 @@ def test_an_instant_with_another_writers_inflight_file_is_not_used(version: int)
 
 @VERSIONS
 def test_a_commit_made_in_hudi_mode_is_seen_after_the_switch_back(version: int) -> None:
-    """Its clock was behind, so it is below the horizon of the checkpoint from before the switch."""
+    """Its writer's clock was slow: the commit is below the horizon of the older checkpoint."""
     store, config, url = table(version)
     for each in range(CHECKPOINT_EVERY + 2):
         run(commit(prepare_inserts(store, rows([each])), Holder(1)), store, CLOCK)
@@ -721,7 +721,7 @@ def test_a_commit_made_in_hudi_mode_is_seen_after_the_switch_back(version: int) 
 
 
 def test_an_unknown_commit_raises_commit_unknown_where_warnings_are_errors() -> None:
-    """The release finds no answer either, and warns."""
+    """The release gets no answer either, and warns."""
     _, _, url = table()
     writer = Table(url, lock={"ttl_s": 1.0, "acquire_timeout": 5}, clock=Hasty())
     writer.append(rows([0]))
@@ -756,7 +756,7 @@ def test_an_unknown_commit_raises_commit_unknown_where_warnings_are_errors() -> 
 
 @VERSIONS
 def test_a_writer_that_lost_its_instant_does_not_withdraw_the_next_owners(version: int) -> None:
-    """Nothing later is committed, so a withdrawal would roll the instant back, files and all."""
+    """Nothing later is committed, so a withdrawal would roll back the instant and its files."""
     store, config, _ = table(version)
     known, still = known_of(store), Standing(CLOCK.wall_ms())
     ours = run(take(known), store, still)
@@ -816,7 +816,7 @@ def test_beside_hudi_nothing_of_a_commit_that_may_yet_land_is_deleted(version: i
 def test_a_decided_commit_keeps_its_files_while_its_table_is_briefly_missing(
     version: int,
 ) -> None:
-    """Its writer was interrupted right after the decision, and found neither fence nor table."""
+    """Its writer was interrupted right after the decision, and then found no fence and no table."""
     store, _, url = table(version)
     lost: dict[str, bytes] = {}
 
@@ -844,7 +844,7 @@ def test_a_decided_commit_keeps_its_files_while_its_table_is_briefly_missing(
 
 @VERSIONS
 def test_a_conflict_with_a_commit_that_the_fence_does_not_know_is_found(version: int) -> None:
-    """Made without the fence, as by an old lockkit or by Hudi, before and after we began."""
+    """An old lockkit or Hudi made it without the fence, before or after we began."""
     store, _, _ = table(version)
     run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
     run(commit(prepare_inserts(store, rows([1])), Holder(2), fence=False), store, CLOCK)
@@ -872,7 +872,7 @@ def test_of_a_repeated_task_only_the_files_that_the_commit_will_name_are_kept(ve
 
 
 def test_an_overwrite_that_an_older_lockkit_carried_on_in_the_fence_is_read_from_its_file() -> None:
-    """Its entry in the window does not say where it removed rows; nowhere would be a guess."""
+    """Its entry in the window does not say where it removed rows, and must not be guessed."""
     store, _, url = table()
     run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
     mine = prepare_inserts(store, rows([1]))

@@ -110,7 +110,7 @@ def _try_to_add_one(path: str) -> None:
 
 
 def test_two_handles_of_one_owner_never_write_one_attempt() -> None:
-    """Attempts told by owner would let each take the other's write for its own."""
+    """If attempts were named by owner, each would take the other's write for its own."""
     url, attempts = memory(), []
     for _ in range(2):
         lock = Lock(url, owner="etl")
@@ -179,7 +179,7 @@ def test_a_waiter_is_granted_the_lock_soon_after_the_release() -> None:
 
 
 def test_a_waiter_reads_once_more_when_its_time_is_over() -> None:
-    """Whoever sleeps through others' turns must not sleep through its own last chance."""
+    """A waiter that sleeps while others hold the lock must not sleep past its own deadline."""
     url = memory()
     lock, other = Lock(url, ttl_s=10), Lock(url, ttl_s=10)
     lock.acquire()
@@ -486,7 +486,7 @@ def test_a_dropped_handle_is_neither_renewed_nor_released() -> None:
 
 
 def test_a_holding_thread_that_has_ended_leaves_no_orphan_heartbeat() -> None:
-    """As in Hudi's own test: nobody is left who could release, so the lease runs out."""
+    """As in Hudi's own test: no thread is left that could release, so the lease expires."""
     url, tale = memory(), Tale()
     lock = Lock(url, **QUICK, emit=tale)
     thread = threading.Thread(target=lock.acquire)
@@ -517,7 +517,7 @@ def test_a_thread_that_works_under_the_lock_keeps_it_alive() -> None:
 def test_a_warm_uncontended_cycle_costs_two_requests(
     shared_emulator: Any, bucket: str, kind: str
 ) -> None:
-    """Also where it stands back to see whether anybody waits: that is time, not a request."""
+    """A pause in which others may acquire takes time, and no request."""
     name = f"c-{uuid.uuid4().hex[:8]}"
     endpoint = getattr(shared_emulator, kind)
     lock = Lock(f"{SCHEMES[kind]}://{bucket}/table", endpoint=endpoint, client=name, ttl_s=100)
@@ -537,7 +537,7 @@ def _requests(emulator: Any, client: str) -> int:
 def test_a_cold_cycle_costs_three_requests_on_a_store_that_is_proven(
     shared_emulator: Any, bucket: str
 ) -> None:
-    """The proof that conditions hold is made once per process and endpoint."""
+    """A process tests each endpoint once for conditional writes."""
     tale = Tale()
     with Lock(f"s3://{bucket}/one", endpoint=shared_emulator.s3, ttl_s=100):
         pass
@@ -675,7 +675,7 @@ HOUR_MS = 3_600_000
 
 @pytest.mark.filterwarnings("ignore::lockkit.lock.oddities.ClockSkew")
 def test_a_clock_an_hour_off_breaks_no_exclusion_and_delays_no_takeover() -> None:
-    """The store's own clock decides: neither the holder's nor the challenger's takes part."""
+    """Only the store's clock counts, not the holder's and not the challenger's."""
 
     def story(offsets_ms: tuple[int, int]) -> None:
         url = memory()
@@ -696,7 +696,7 @@ def test_a_clock_an_hour_off_breaks_no_exclusion_and_delays_no_takeover() -> Non
 
 
 def test_under_the_wall_policy_a_client_an_hour_ahead_takes_a_held_lock() -> None:
-    """Why it is not the default: within `drift + margin` of skew it is safe, beyond it is not."""
+    """Why it is not the default: it is safe only if clocks differ by at most `drift + margin`."""
     url, wall = memory(), Policy(expiry=Expiry.WALL)
     holds = Lock(url, ttl_s=10, policy=wall)
     holds.acquire()
@@ -739,7 +739,7 @@ def test_an_offset_that_flooring_explains_is_not_warned_of(offset_ms: int) -> No
 
 
 def silence(lock: Lock) -> None:
-    """From now on the store refuses everything, as with credentials that were withdrawn."""
+    """From now on the store refuses every request, as after credentials were revoked."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise StoreError("access is denied: the credentials have expired; log in again")
@@ -919,7 +919,7 @@ def test_the_moment_of_a_stop_is_counted_from_before_the_request_left(
 def test_a_holder_that_was_stopped_for_longer_than_its_lease_has_lost_it(
     shared_emulator: Any, bucket: str
 ) -> None:
-    """A real SIGSTOP. Others take over after the lease; the sleeper learns of it when it wakes."""
+    """A real SIGSTOP. Another client takes over after the lease; the stopped one then sees it."""
     url, options = f"s3://{bucket}/table", {"endpoint": shared_emulator.s3, "ttl_s": 2.0}
     with process(holder, url, options) as (child, pipe), process(holder, url, options) as two:
         for each in (pipe, two[1]):

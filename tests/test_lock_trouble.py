@@ -1,4 +1,4 @@
-"""The lock in trouble: lost answers, throttles, foreign bodies, refusals, interrupts."""
+"""The lock under faults: lost answers, throttling, foreign content, refusals, interrupts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TTL_S = 3.0
 
 
 class Place:
-    """A table behind a proxy that makes faults; its conditions are proven already."""
+    """A table behind a proxy that injects faults. Its store has passed the conformance check."""
 
     def __init__(self, kind: str, bucket: str, proxy: Proxy) -> None:
         self.url, self.proxy = f"{SCHEMES[kind]}://{bucket}/table", proxy
@@ -123,7 +123,7 @@ def test_a_claim_that_hangs_after_it_was_applied_is_found_and_confirmed(place: P
 def test_reading_a_lost_answer_as_a_lost_race_would_leave_a_ghost_for_a_whole_lease(
     place: Place,
 ) -> None:
-    """The rule switched off: what s3-locks, deltalake and Hudi's lock do."""
+    """With the rule switched off, as in s3-locks, deltalake and Hudi's lock."""
     lock = place.lock()
     place.fault("drop", operation="put")
     with LEASE_MUTANTS["claim_unknown lost"].planted():
@@ -147,7 +147,7 @@ def test_a_claim_that_cannot_be_settled_in_time_is_adopted_by_the_next_try(place
 
 
 def test_a_claim_that_is_settled_at_the_last_moment_is_a_grant(place: Place) -> None:
-    """At the deadline there is one more look: a won lock is not given back unused."""
+    """The client looks once more at the deadline, so that a lock that it has won is used."""
     lock = place.lock()
     place.fault("drop", operation="put")
     place.fault("status", code=503, when="before", operation="get", nth=2)
@@ -216,7 +216,7 @@ def test_a_throttled_claim_is_not_settled_and_succeeds_later(place: Place) -> No
 def test_a_renewal_whose_answer_was_lost_is_settled_before_the_next_beat(
     place: Place, quiet: None
 ) -> None:
-    """Else the next beat would meet a 412 of its own making (apache/hudi #14373)."""
+    """Otherwise the next renewal would get a 412 because of this one (apache/hudi #14373)."""
     tale = Tale()
     with place.lock(emit=tale) as lock:
         place.fault("drop", operation="put")
@@ -595,7 +595,7 @@ def _asked(emulator: Any, client: str, method: str) -> int:
 def test_a_client_that_loses_twelve_races_waits_and_acquires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Others take and release it between each look of ours and our claim."""
+    """Others acquire and release between each of our looks and our claim."""
     url = memory()
     rival, lock = Lock(url, ttl_s=10), Lock(url, ttl_s=10, emit=(tale := Tale()))
     put: Callable[..., Any] = lock.store.put
@@ -639,7 +639,7 @@ def test_an_unusable_store_is_reported_and_leaves_nothing_held(
 
 @pytest.mark.parametrize("emulator", [{"profile": "gcs"}], indirect=True)
 def test_a_throttled_write_is_not_sent_again_before_the_store_can_take_it(emulator: Any) -> None:
-    """One write a second: a release right after the grant meets one 429, not a dozen."""
+    """With one write per second, a release right after the grant gets one 429 and not twelve."""
     lock = Lock("gs://lake/table", endpoint=emulator.gcs, ttl_s=20)
     with lock:
         pass
@@ -675,7 +675,7 @@ def interrupted(lock: Lock, strikes: Callable[[Any, int], str]) -> None:
 
 
 def test_an_interrupt_of_a_back_out_does_not_spoil_the_next_acquire() -> None:
-    """Ctrl-C once while the claim is out, and once more while that claim is looked for."""
+    """One Ctrl-C comes while the claim is under way, another while the claim is looked for."""
     lock = Lock(memory(), ttl_s=TTL_S)
 
     def strikes(request: Any, _number: int) -> str:
@@ -688,7 +688,7 @@ def test_an_interrupt_of_a_back_out_does_not_spoil_the_next_acquire() -> None:
 
 
 def test_the_history_records_how_an_interrupted_back_out_ended() -> None:
-    """Else the replay of a run that went well says that it broke the protocol."""
+    """Otherwise the replay says that a correct run broke the protocol."""
     reported: list[Event] = []
     lock = Lock(
         memory(),
@@ -719,7 +719,7 @@ def test_a_write_interrupted_twice_is_recognised_after_another_clients_turn() ->
 
 
 def test_a_release_that_landed_without_an_answer_was_not_taken_away_by_the_next_holder() -> None:
-    """The retry finds the next holder's record, which came after ours."""
+    """The retry finds the next holder's record, which was written after ours."""
     url = memory()
     lock, other = Lock(url, ttl_s=60), Lock(url, ttl_s=60)
     assert lock.acquire(timeout=0)

@@ -1,4 +1,4 @@
-"""The proof that a store enforces write conditions: asked wherever the requests really go."""
+"""The conformance check of a store's write conditions runs where the requests really go."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ WAYS: dict[str, tuple[str, Environment, str, dict[str, Any]]] = {
 def way(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[[Emulator], tuple[str, dict[str, Any]]]:
-    """Configures the SDKs for a server; answers the URL's scheme and the options to open it."""
+    """Configures the SDKs for a server; returns the URL's scheme and the options to open it."""
 
     def configure(server: Emulator) -> tuple[str, dict[str, Any]]:
         scheme, environment, config, options = WAYS[request.param]
@@ -228,7 +228,7 @@ def test_a_server_of_ones_own_in_a_providers_cloud_is_not_the_providers_store(se
 
 
 def test_a_store_on_a_machine_in_amazons_cloud_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name ends as Amazon's own names do. Two clients held its lock at the same time."""
+    """Its name ends like Amazon's own names. Two clients once held its lock at the same time."""
     real = socket.getaddrinfo
     monkeypatch.setattr(
         socket, "getaddrinfo",
@@ -289,7 +289,7 @@ class Gateway:
 
 
 def test_each_path_of_a_gateway_is_a_server_of_its_own() -> None:
-    """A gateway's `/good` enforces conditions; that proves nothing of its `/bad`."""
+    """A gateway's `/good` enforces conditions, which proves nothing about its `/bad`."""
     with (
         Emulator() as good,
         Emulator(profile="spaces") as bad,
@@ -362,7 +362,7 @@ def test_a_store_whose_true_conditions_never_hold_is_named_with_its_cause(emulat
 
 
 def judged(store: Store) -> Any:
-    """What the proof finds: None, why it was left open, or the error that it raises."""
+    """The result of the check: None, why it was inconclusive, or the error that it raises."""
     try:
         return run(proof.prove("a store", TABLE_KEY), store, Clock())
     except UnsafeStore as error:
@@ -445,7 +445,7 @@ def test_concurrent_conformance_checks_do_not_refuse_a_sound_store(emulator: Any
 
 
 class ConditionalCreatesOnly:
-    """Over S3's store: it enforces If-None-Match and ignores If-Match, as S3-likes of 2024 do."""
+    """Enforces If-None-Match and ignores If-Match, as S3-compatible stores did in 2024."""
 
     def __init__(self, store: Any) -> None:
         self._put, self._store = store.put, store
@@ -490,7 +490,7 @@ def test_a_state_lock_checks_a_bucket_once_and_not_after_a_locks_own_check(
 
 
 def test_threads_that_need_one_proof_make_it_once(emulator: Any) -> None:
-    """Where writes to one object are throttled, many proofs would hold one another back."""
+    """Many checks at once would delay one another where writes to one object are throttled."""
     stores = [open_store("s3://b/t", endpoint=emulator.s3) for _ in range(6)]
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda store: prove_conditions(store, Clock()), stores))
@@ -581,7 +581,7 @@ def _create_table(url: str, **options: Any) -> None:
 
 
 def _append(url: str, **options: Any) -> None:
-    """Made by a sound writer: here somebody else's server stands behind the same address."""
+    """The log was made on a sound store; now another server is behind the same address."""
     with closing(open_store(url, **options)) as store:
         body = format_properties(to_properties(CONFIG))
         assert isinstance(store.put(PROPERTIES_KEY, body, IfAbsent()), Applied)

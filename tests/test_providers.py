@@ -76,7 +76,7 @@ def object_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Of its own, for its clock is set forward."""
+    """A server of its own, because the test sets its clock forward."""
     with Server(tmp_path_factory.mktemp("server")) as server:
         yield server
 
@@ -109,7 +109,7 @@ def _made() -> Iterator[dict[bool, Parties]]:
 
 @pytest.fixture
 def parties(_made: dict[bool, Parties]) -> Callable[..., list[Party]]:
-    """So many parties that have opened the world's lock, each by its own handle."""
+    """That many parties, each with its own handle of the world's lock."""
 
     def open_(count: int, world: World, *, short: bool = False) -> list[Party]:
         options = world.options | (world.short if short else {})
@@ -216,8 +216,8 @@ def test_a_stopped_holder_learns_of_its_loss_and_a_killed_one_blocks_no_client(
     world: World, twin: World, parties: Callable[..., list[Party]]
 ) -> None:
     stopped, killed, after_stopped, after_killed = parties(4, world, short=True)
-    # Whoever comes after holds on, however slow the machine; the killed ones have a lock of their
-    # own, so that one lease's time serves both.
+    # The next holder keeps the lock, however slow the machine is. The killed holders have another
+    # lock, so that both cases wait for one lease in all.
     later = world.short if world.agreed else {}
     killed.ask("open", urls=[twin.lock], options=twin.options | twin.short)
     after_stopped.ask("open", urls=[world.lock], options=world.options | later)
@@ -312,7 +312,7 @@ def test_an_interrupt_while_waiting_for_a_thread_leaves_no_place_in_the_queue() 
 
 
 def test_a_dropped_handle_is_not_renewed(tmp_path: Path) -> None:
-    """Of any provider that renews; as with the storage lock."""
+    """This holds for every provider that renews, as for the storage lock."""
     FilesystemLock(tmp_path, expire_minutes=1 / 60).acquire()
     gc.collect()
     other = FilesystemLock(tmp_path, expire_minutes=1 / 60)
@@ -338,7 +338,7 @@ def test_a_forked_child_does_not_count_its_parents_threads_as_holders() -> None:
 
 
 def lock_file(folder: Path, **fields: Any) -> Path:
-    """A lock file that somebody made; as Hudi does, where nothing else is said."""
+    """Makes a lock file, by default as Hudi does."""
     path = folder / "lock"
     hudi = {"lockCreateTime": "2026-01-06 10:12:00.001", "lockThreadName": "main"}
     path.write_text(json.dumps(hudi | {"lockStacksInfo": ["a.B.c (B.java:1)"]} | fields, indent=2))
@@ -496,7 +496,7 @@ def test_a_lock_file_on_an_object_store_is_refused_and_what_to_use_is_named(fold
 
 
 def hudi(name: str, **keys: Any) -> dict[str, str]:
-    """Hudi's configuration, of one try; keys without their prefix, `__` for a dot."""
+    """Hudi's configuration with one attempt. Keys have no prefix; `__` stands for a dot."""
     said = {"hoodie.write.lock." + key.replace("__", "."): str(keys[key]) for key in keys}
     return {PROVIDER: HUDI + name, "hoodie.write.lock.client.num_retries": "0"} | said
 
@@ -795,7 +795,7 @@ def test_a_service_whose_client_is_not_installed_says_what_to_install(
 
 
 def stages(tmp_path: Path) -> dict[str, Callable[[], Any]]:
-    """What a writer takes before, during and after the move from a file to an object."""
+    """The locks that a writer takes before, during and after a move from a file to an object."""
     old = lambda: FilesystemLock(tmp_path / "old")  # noqa: E731
     new = lambda: Lock(f"file://{tmp_path}/new", ttl_s=60)  # noqa: E731
     return {"old": old, "both": lambda: DoubleLock(old(), new()), "new": new}

@@ -74,7 +74,7 @@ RULES = QueuePolicy()
 def written(
     *batches: tuple[Any, ...], start: QueueFile = QueueFile(), rules: QueuePolicy = RULES
 ) -> QueueDraft:
-    """One write after the other; the last one's draft."""
+    """Makes one write after another; returns the last one's draft."""
     new = QueueDraft(start, (), False)
     for number, operations in enumerate(batches, start.number):
         new = drafted(new.file, operations, attempt=f"write-{number}", now_ms=1000, policy=rules)
@@ -247,7 +247,7 @@ def test_an_overwritten_write_is_found_among_the_files_recent_writes() -> None:
 
 @dataclass(frozen=True)
 class Moment:
-    """What the lanes were told, the file, a write that is late, and the jobs that ever were in."""
+    """The answers to each lane, the file, a late write, and all jobs that ever were in the file."""
 
     recorded: tuple[tuple[Any, ...], ...]
     body: bytes = b""
@@ -286,7 +286,7 @@ def jobs_in(body: bytes) -> frozenset[str]:
 
 
 def in_turn(*operations: Any, rules: QueuePolicy, who: str) -> Procedure[list[str]]:
-    """Each its own read and write; those that were acknowledged."""
+    """Run each with its own read and write; return those that were acknowledged."""
     done: list[str] = []
     for each in operations:
         match (yield from commit([each], rules, who=who)):
@@ -359,7 +359,7 @@ THREADS, EACH = 3, 3
 
 
 def use(queue: Queue, number: int) -> list[str]:
-    """Push some jobs, claim as many, complete them; what was completed."""
+    """Push some jobs, claim and complete as many; return what was completed."""
     done = []
     for each in range(EACH):
         queue.push("tea", id=f"job-{number}-{each}")
@@ -498,7 +498,7 @@ def test_a_broker_that_dies_while_it_starts_costs_another_start_and_no_request(
 
 @contextmanager
 def serving(store: Store, url: str, **options: Any) -> Iterator[tuple[BrokerServer, Any]]:
-    """A broker in a thread of this process; the future of why it ended."""
+    """A broker in a thread of this process, with a future that says why it ended."""
     server = BrokerServer(url, endpoint=store.options.endpoint, **options)
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(server.serve)

@@ -1,4 +1,4 @@
-"""Data has shape: whatever is drawn, codecs give it back, parsers refuse it, sums come out.
+"""Properties of data: codecs give back what they got, parsers refuse what is invalid.
 
 What Hypothesis finds becomes a named example here. `HYPOTHESIS_PROFILE=seek` draws other examples
 at each run, and many more of them.
@@ -80,7 +80,7 @@ from lockkit.table.read.snapshot import CheckedHorizon, Slice, Snapshot
 
 
 def times(factor: float) -> settings:
-    """So many times the examples that the profile asks for."""
+    """Multiplies the number of examples of the profile."""
     return settings(max_examples=round(factor * settings.default.max_examples))
 
 
@@ -115,7 +115,7 @@ def test_a_record_comes_back_as_it_was(record: Record) -> None:
 
 @pytest.mark.parametrize("names", [{"owner": "W" * 70_000}, {"client": "W" * 70_000}])
 def test_a_lock_never_writes_a_record_that_no_client_could_parse(names: dict[str, str]) -> None:
-    """Its own release went well, and then the table was closed to everybody for ever."""
+    """Once, such a release succeeded, and afterwards no client could ever take the lock."""
     with pytest.raises(ValueError, match=r"1000 characters"):
         Lock("memory://long-names/table", **names)
     for name in ("é" * 1000, "\U0001f600" * 1000):
@@ -124,7 +124,7 @@ def test_a_lock_never_writes_a_record_that_no_client_could_parse(names: dict[str
 
 
 class NeverRaised(Exception):
-    """Of a reader that has an answer to everything."""
+    """The error of a reader that never raises one."""
 
 
 def _judged(body: bytes) -> None:
@@ -165,7 +165,7 @@ def test_ten_megabytes_of_anything_are_refused_unread(unit: bytes) -> None:
 
 
 class _Watched(bytes):
-    """Bytes that know whether anybody looked into them."""
+    """Bytes that record whether they were read."""
 
     was_read = False
 
@@ -188,7 +188,7 @@ few = st.integers(0, 5)
 def test_an_ambiguous_write_is_judged_as_it_went(
     before: int, landed: bool, after: int, others: int
 ) -> None:
-    """The object's whole life is played: writes of others, ours over what we saw, theirs again."""
+    """Plays a whole life of the object: writes of others, ours over what we saw, theirs again."""
     life: list[tuple[str, str]] = [(f"v{n}", f"theirs-{n}") for n in range(before)]
     wrote_over = life[-1][0] if life else None
     life += [(f"w{n}", f"theirs-w{n}") for n in range(others)]
@@ -247,7 +247,7 @@ def pending(draw: st.DrawFn) -> tuple[str, Pending]:
 
 
 def naive(kind: str, mine: OwnChanges, strategy: str, by: str, other: Winner | Pending) -> bool:
-    """Hudi's rules, one sentence each, said of one other instant."""
+    """Hudi's rules about one other instant, one sentence each."""
     done = isinstance(other, Winner)
     unit = _first_eight if strategy == "bucket" else (lambda each: each)
     ours = {unit(each) for each in mine.writes | mine.replaced}
@@ -283,7 +283,7 @@ def _mine(kind: str, writes: frozenset[FileGroup], replaced: frozenset[FileGroup
 
 
 def test_of_any_two_kinds_hudis_rules_say_which_go_together() -> None:
-    """Every kind beside every other, before and after, done and planned, near and far."""
+    """Each kind beside each other: before and after, completed and pending, near and far."""
     judged = set()
     for kind, by, instant, group in product(WRITERS, AS, (EARLIER, LATER), (F, SAME_BUCKET, FAR)):
         for strategy, replaces, takes_back in product(STRATEGIES, (False, True), (ME, EARLIER)):
@@ -383,7 +383,7 @@ def test_file_ids_of_buckets_are_distinct_and_read_back(all_: list[tuple[str, in
 
 
 def test_a_file_id_with_an_infinite_number_belongs_to_no_bucket() -> None:
-    """int() refuses more than 4,300 digits: one such id in a commit's file stopped every writer."""
+    """int() refuses more than 4,300 digits: one such id in a commit's file stopped all writers."""
     hostile = bucket_file_id("", 1)[:-1] + "9" * 5_000
     assert not is_bucketed(hostile)
     snapshot: Any = _Groups(set(), {("", hostile)})
@@ -391,7 +391,7 @@ def test_a_file_id_with_an_infinite_number_belongs_to_no_bucket() -> None:
 
 
 class _Groups:
-    """As much of a snapshot as `generations` looks at."""
+    """The part of a snapshot that `generations` uses."""
 
     def __init__(self, replaced: set[FileGroup], groups: set[FileGroup]) -> None:
         self.replaced, self.groups = dict.fromkeys(replaced, ME), dict.fromkeys(groups)
@@ -596,7 +596,7 @@ def test_any_bytes_are_a_commit_or_a_table_error(body: bytes) -> None:
 
 
 def spoiled(value: Any) -> Iterator[Any]:
-    """The same document with one of its nodes left out, misnamed, or something odd instead."""
+    """The same document with one node removed, renamed, or replaced by an odd value."""
     yield from ODDITIES
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -671,7 +671,7 @@ SPOILT: dict[str, tuple[bytes, Callable[[bytes], object], type[Exception]]] = {
 
 
 def test_a_checkpoint_with_an_infinite_count_is_ignored() -> None:
-    """int() of it is an OverflowError, which no ValueError is: every reader ended with it."""
+    """int() of it raises OverflowError, which is no ValueError: it ended every reader."""
     odd = json.loads(format_checkpoint(SNAPSHOT))
     odd["table"]["settled"] = math.inf
     with pytest.raises(ValueError, match="no checkpoint"):

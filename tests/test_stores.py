@@ -56,7 +56,7 @@ def servers() -> Iterator[Any]:
 
 @pytest.fixture(params=["memory", "local", *HTTP_STORES])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Store]:
-    """Opens a store in a place of this test's own; `place("a")` and `place("b")` are neighbours."""
+    """Opens a store that only this test uses; `place("a")` and `place("b")` share its bucket."""
     kind, name = request.param, request.node.name.partition("[")[0].replace("_", "-")
 
     def open_one(prefix: str = "table", **options: Any) -> Store:
@@ -348,7 +348,7 @@ def test_a_listing_reads_all_pages(servers: Any, kind: str) -> None:
 
 @dataclass
 class Canned:
-    """A server that gives every request the same answer, or none; it stands for a provider."""
+    """A stand-in for a provider: it gives every request the same answer, or none."""
 
     answer: bytes = b""
     """The raw HTTP answer; empty = hang up without a word."""
@@ -403,7 +403,7 @@ SECRET = "wJalrXUtnFEMI-not-to-be-seen"
 
 
 def refusal(kind: str, status: int, code: str = "", **headers: str) -> bytes:
-    """How each provider words a refusal; the message holds what must never be passed on."""
+    """How each provider words a refusal. The message contains what must never be passed on."""
     match kind:
         case "s3":
             body = f"<Error><Code>{code}</Code><Message>{SECRET}</Message></Error>"
@@ -557,7 +557,7 @@ def test_a_configuration_error_states_the_cause_the_party_and_the_remedy(
 @pytest.mark.parametrize("kind", HTTP_STORES)
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_redirect_is_not_followed_by_any_request(kind: str, status: int) -> None:
-    """Conditions were tested at the server that was named, and messages name it."""
+    """Conditions were tested on the server that the URL names, and messages name that server."""
     with canned() as elsewhere, canned() as server:
         server.answer = http(status, Location=f"{elsewhere.url}/there")
         store = opened(kind, server.url)
@@ -614,7 +614,7 @@ PAGES = {
 def test_an_answer_from_no_store_is_unknown_or_a_fault_and_never_a_traceback(
     kind: str, status: int, body: bytes
 ) -> None:
-    """A captive portal, a proxy's own page, another program on that port."""
+    """It may come from a captive portal, a proxy, or another program on that port."""
     with canned(http(status, body, Content_Type="text/html")) as server:
         store = opened(kind, server.url)
         for put in (IfAbsent(), IfVersion(V[kind])):
@@ -632,7 +632,7 @@ def test_an_answer_from_no_store_is_unknown_or_a_fault_and_never_a_traceback(
 @pytest.mark.parametrize("body", [b"", b"<html><body>hello</body></html>"], ids=["empty", "a page"])
 @pytest.mark.parametrize("kind", HTTP_STORES)
 def test_an_invalid_listing_is_not_an_empty_one(kind: str, body: bytes) -> None:
-    """Else a timeline would seem to have no commits."""
+    """Otherwise a timeline would seem to have no commits."""
     with canned(http(200, body, Content_Type="application/xml")) as server:
         store = opened(kind, server.url)
         for ask in (store.list, store.versions):
@@ -754,7 +754,7 @@ def test_an_endpoint_that_is_no_url_is_refused_with_the_form_that_it_has(
     ],
 )
 def test_an_url_that_carries_a_secret_is_refused_and_not_repeated(url: str) -> None:
-    """Whoever shows where a table is shows its URL: messages, histories, pages."""
+    """Messages, histories and pages show a table's URL."""
     with pytest.raises(StoreError, match="carries a password or a signature") as raised:
         open_store(url)
     assert SECRET not in str(raised.value) and "AKIA" not in str(raised.value)
@@ -909,7 +909,7 @@ def test_a_writer_killed_at_any_point_leaves_whole_files_and_no_second_winner(
 
 @pytest.mark.parametrize("way", ["delete", "put"])
 def test_a_file_goes_with_hadoops_checksum_of_it(tmp_path: Path, way: str) -> None:
-    """Hadoop refuses a file that differs from its checksum, also one that was made later."""
+    """Hadoop refuses a file that differs from its checksum, also if the checksum is newer."""
     store = open_store(f"file://{tmp_path}")
     version = written(store.put("f", b"old", IfAbsent()))
     for name in (".f.crc", ".g.crc"):
@@ -971,7 +971,7 @@ def test_a_file_where_a_directory_is_needed_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_the_place_of_the_lock_object_is_explained(tmp_path: Path) -> None:
-    """It was looked for in vain and claimed in vain, until the wait was over."""
+    """Without this, the client looked and claimed in vain until its timeout."""
     (tmp_path / LOCK_KEY).mkdir(parents=True)
     with closing(Lock(f"file://{tmp_path}")) as lock:
         with pytest.raises(StoreError, match=rf"{LOCK_KEY}: Is a directory.*move it away"):

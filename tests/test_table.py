@@ -1,4 +1,4 @@
-"""The table: appends, rewrites, conflicts, the fence, and what other readers make of it."""
+"""The table: appends, rewrites, conflicts, the fence, and how other readers read it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ NAMES = count()
 
 @pytest.fixture(params=["memory", "file", "s3", "gcs", "azure"])
 def store(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Store]:
-    """An empty table, in each kind of place that needs nothing from outside."""
+    """An empty table on each kind of store that needs no service."""
     match request.param:
         case "memory":
             yield new_table(f"memory://table-{next(NAMES)}")
@@ -107,7 +107,7 @@ def publish(store: Store, prepared: Prepared, epoch: int = 1, **options: Any) ->
 
 
 def until(procedure: Procedure[Any], store: Store, stop: Callable[[Any], bool]) -> Any:
-    """Carry the procedure up to (not through) the first request that `stop` picks."""
+    """Run the procedure up to the first request that `stop` selects, and do not send that one."""
     request = procedure.send(None)
     while not stop(request):
         request = procedure.send(perform(request, store, CLOCK, silent))
@@ -115,7 +115,7 @@ def until(procedure: Procedure[Any], store: Store, stop: Callable[[Any], bool]) 
 
 
 def finish(procedure: Procedure[Any], request: Any, store: Store) -> Any:
-    """The rest of a procedure that was stopped at `request`."""
+    """Run a procedure that was stopped at `request` to its end."""
     try:
         while True:
             request = procedure.send(perform(request, store, CLOCK, silent))
@@ -124,7 +124,7 @@ def finish(procedure: Procedure[Any], request: Any, store: Store) -> Any:
 
 
 def at_commit(request: Any) -> bool:
-    """The place where a writer stalls: it has checked, and has not yet sent what decides."""
+    """Where a writer stalls: after its conflict check, before the write that decides."""
     return isinstance(request, Note) and request.kind == "checked"
 
 
@@ -236,7 +236,7 @@ def test_an_instant_that_was_overtaken_is_given_up_and_leaves_nothing(memory: St
 
 
 def test_a_small_commit_takes_a_known_number_of_requests(memory: Store) -> None:
-    """The figure is recorded so that a change of it is noticed: 6 to write, 4 to publish."""
+    """6 to write and 4 to publish. The test notices if this number changes."""
     store = Lossy(memory)
     prepared = prepare_inserts(store, rows([0]))
     assert [m for m, _ in store.seen] == ["get", "put", "list", "put", "put", "put"]
@@ -263,7 +263,7 @@ def test_of_two_overlapping_rewrites_exactly_one_is_committed(store: Store, fenc
     for part in (winner.instant, loser.instant, *winner.stats[0].group, "begin again"):
         assert part in str(conflict)
     assert content(store)["k0"] == 1
-    # What was refused stays where it is, for a table service to clean, and nobody reads it.
+    # The files of a refused commit stay until a table service cleans them. No reader uses them.
     assert isinstance(store.get(V6.inflight(loser.instant)), Found)
     assert isinstance(store.get(loser.stats[0].path), Found)
 
@@ -280,7 +280,7 @@ def test_writers_that_do_not_overlap_all_commit(store: Store, fence: bool) -> No
 
 
 def prepare_overwrite(store: Store, table: pa.Table, operation: str) -> Prepared:
-    """Every row of a partition (or of the table) gives way to one new file group."""
+    """One new file group replaces every row of a partition, or of the table."""
     transaction = run(begin(action="replacecommit"), store, CLOCK)
     groups = run(load_snapshot(covering=transaction.covered), store, CLOCK).groups
     file = write_inserts(transaction.target, table, file_id=f"{CLOCK.unique()}-0")
@@ -292,7 +292,7 @@ def prepare_overwrite(store: Store, table: pa.Table, operation: str) -> Prepared
 
 
 def as_an_older_lockkit_carries_it_on(store: Store) -> None:
-    """The fence with every field that it does not know left out."""
+    """The fence without the fields that an older lockkit does not know."""
     found = store.get(FENCE_KEY)
     assert isinstance(found, Found)
     fields = json.loads(found.body)
@@ -344,7 +344,7 @@ def test_the_fence_records_an_overwrite_so_that_its_file_need_not_be_read(memory
         store.seen.clear()
         with pytest.raises(CommitConflict, match=r"overwrote the partition of region=EU"):
             publish(store, each, epoch=epoch)
-        # Once to see that it is there; and where the fence does not tell, what it says.
+        # One read shows that the file exists; another its content, if the fence does not have it.
         assert store.seen.count(("get", done)) == 1 + reads
         as_an_older_lockkit_carries_it_on(memory)
 
@@ -607,7 +607,7 @@ def test_if_its_instant_was_removed_the_writer_reports_an_unknown_outcome() -> N
 
 @pytest.mark.parametrize("version", [6, 9])
 def test_a_commit_too_wide_for_the_fence_is_checked_by_its_own_file(version: int) -> None:
-    """Ten thousand file groups: the fence stays small, and who overlaps with one of them loses."""
+    """With ten thousand file groups the fence stays small, and an overlapping writer loses."""
     store = new_table(f"memory://table-{next(NAMES)}", replace(CONFIG, version=version))
 
     def wide(*numbers: int) -> Prepared:
@@ -747,7 +747,7 @@ def test_pages_that_show_no_single_moment_are_accepted_when_two_listings_are_equ
 def test_an_update_is_not_lost_where_the_folder_of_the_timeline_is_read_in_pieces(
     tmp_path: Any,
 ) -> None:
-    """Two commits between two pieces; of these the second is seen, and the first is not."""
+    """Two commits come between two pieces of the listing; it shows only the second one."""
     table = new_table(f"file://{tmp_path}/t")
     publish(table, prepare_inserts(table, rows([0, 1])))
     p, q = prepare_upserts(table, rows([0], amount=5)), prepare_inserts(table, rows([9]))
@@ -887,7 +887,7 @@ def test_the_same_timeline_parses_the_same_in_any_order(memory: Store) -> None:
 
 
 def test_a_view_is_not_kept_once_an_old_commit_is_gone() -> None:
-    """The table was restored to other commits with the same newest one: only their count tells."""
+    """A restored table has other commits but the same newest one: only their count differs."""
     first, second, third = "20260101000000000", "20260101000000003", "20260101000000006"
     whole = CheckedHorizon(third, settled=3)
 

@@ -1,4 +1,4 @@
-"""A log in slots: right in every simulated world, wrong once a rule is off, real over each SDK."""
+"""The write-ahead log: in simulated worlds, with each rule switched off, and over each SDK."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _NAMES = count()
 
 
 class Restless(Clock):
-    """Real, but that nobody waits by it."""
+    """A real clock whose sleeps end at once."""
 
     def sleep(self, seconds: float) -> None:
         assert seconds >= 0
@@ -175,7 +175,7 @@ def test_appends_in_flight_of_a_fenced_older_writer_are_void_and_the_log_continu
 ) -> None:
     old = go(open_log(), store)
     assert go(append(old, [['"kept"']]), store) == [1]
-    # Of two slots that went out together only the second has landed yet.
+    # Two slots were sent together, and only the second one has been applied.
     late = Slot(old.next + 1, old.epoch, old.writer, "late", ('"void"',))
     assert go(claim(late), store) == SlotLanded()
     new = go(open_log(), store)
@@ -354,7 +354,7 @@ def place(provider: str, servers: dict[str, Emulator], bucket: str) -> dict[str,
 
 
 def asked(server: Emulator, bucket: str) -> list[Mapping[str, Any]]:
-    """What the server was asked in this bucket: all that it kept."""
+    """All requests for this bucket that the server has recorded."""
     events = [each.data for each in server.requests()]
     return [each for each in events if each.get("bucket") == bucket]
 
@@ -392,7 +392,7 @@ def test_many_threads_append_together_and_each_gets_its_own_place(
         each["key"] for each in asked(servers[provider.partition(" ")[0]], bucket)
         if each["status"] == 429
     ]  # fmt: skip
-    # But for the fence, which is sent twice, and the test of the store's conditions.
+    # Except the fence, which is sent twice, and the test of the store's conditions.
     assert set(throttled) <= {f"log/{slot_key(0)}", f"log/{CONDITIONS}"}
 
 

@@ -109,7 +109,7 @@ def test_lines_that_arrive_out_of_order_make_the_same_picture() -> None:
 
 
 def facts(drawn: Scene) -> list[tuple[Any, ...]]:
-    """What a picture says of requests, without the names that it gave them."""
+    """The content of a picture's requests, without the names that the picture gives them."""
     return [(each["lane"], each["label"], each["look"], *each["t"]) for each in drawn["arrows"]]
 
 
@@ -136,7 +136,7 @@ def test_the_events_that_prove_the_verdict_are_marked() -> None:
 def test_a_commit_that_is_reported_after_a_release_and_the_next_grant_is_not_stale(
     ending: str, kind: str
 ) -> None:
-    """W1 publishes, releases, and says so when W2 has the lock. A lost lease is another thing."""
+    """W1 publishes and releases; its report comes when W2 has the lock. No lease was lost."""
     said = {"proven": True} if ending == "released" else {"why": "its lease is over"}
     events = [
         *write(0.0, "acquire", "a/1", 1),
@@ -199,7 +199,7 @@ def test_a_long_pause_leaves_out_what_is_between_the_takeover_and_the_newest_req
 
 
 def probing_its_store(who: str, *statuses: int) -> Iterator[Event]:
-    """What the store records of a writer that tests whether conditions are enforced."""
+    """The store's record of a writer that tests whether conditions are enforced."""
     yield event(0.0, who, "started", pid=1)
     for n, status in enumerate(statuses):
         yield event(
@@ -210,7 +210,7 @@ def probing_its_store(who: str, *statuses: int) -> Iterator[Event]:
 
 
 def test_a_writers_test_of_its_store_is_one_mark_of_its_lane_from_its_first_write_on() -> None:
-    """On a store that takes one write per second to an object it takes longer than the launch."""
+    """The test takes longer than the launch on a store with one write per second and object."""
     events = [*probing_its_store("W1", 200, 429, 412), *probing_its_store("W2", 429)]
     first = only(picture(events[:2])["marks"], lane="W1")
     assert first["kind"] == "tests" and first["label"] == "tests the store" and first["t"] == 100
@@ -263,7 +263,7 @@ def write(at_ms: float, op: str, attempt: str, request: int, who: str = "W1") ->
 
 
 def asked(at_ms: float, request: int, outcome: str, over_ms: float) -> list[Event]:
-    """One release of W1, as W1 tells it; always the same attempt."""
+    """One release of W1, as W1 reports it, always with the same attempt."""
     key = ".hoodie/.locks/table_lock.json"
     return [
         event(at_ms, "W1", "ask", request=request, op="release", key=key, attempt="h/3"),
@@ -402,7 +402,7 @@ def test_a_replay_shows_all_of_a_history_that_is_longer_than_what_is_kept_live()
 
 
 def test_a_grant_is_overtaken_at_the_next_grant_of_another_owner() -> None:
-    """Of each grant, when the next one of another owner began."""
+    """For each grant: when the next grant of another owner began."""
     held: list[Grant] = [
         ("W1", 1, 0.0, None, 5.0), ("W1", 2, 6.0, None, 8.0), ("W2", 3, 9.0, None, None),
     ]  # fmt: skip
@@ -482,7 +482,7 @@ def test_running_the_cell_again_closes_the_earlier_workbench(bench: Workbench) -
 
 
 def test_a_page_that_is_reloaded_gets_the_whole_state_again(bench: Workbench) -> None:
-    """Of a picture alone: a page's first beat makes the controller report, from its own thread."""
+    """The picture's state only: a page's first beat makes the controller report in its thread."""
     sent: list[Any] = []
     seen: list[bool] = []
     lanes = Lanes(beats=bench.lanes.beats, on_beat=lambda: seen.append(True))
@@ -506,7 +506,7 @@ def test_a_long_replay_travels_packed_and_is_sent_once() -> None:
 
 
 def test_only_a_page_that_sent_a_heartbeat_counts_as_closed_when_it_stops() -> None:
-    """Without a browser nobody beats, so nobody must be missed."""
+    """Without a browser no page sends a beat, so none must be taken for closed."""
     asked: list[Any] = []
 
     def note(**options: Any) -> Fleet:
