@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.lab.verify import planting
+from lockkit.lab.verify.planting import answering
 from lockkit.protocol.outcome import Found, Version, over
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import create, delete, read, settle_write
@@ -35,20 +36,7 @@ class Mistake:
     given: dict[str, Any] = field(default_factory=dict)
 
 
-def nothing(*_: Any, **__: Any) -> Procedure[None]:
-    yield from ()
-
-
-def never(*_: Any, **__: Any) -> Procedure[bool]:
-    yield from ()
-    return False
-
-
-def nobody(*_: Any, **__: Any) -> Procedure[set[str]]:
-    yield from ()
-    return set()
-
-
+nothing, never, nobody = answering(None), answering(False), answering(set())
 add, leave, barriers = archiving.add_history, archiving.leave, archiving.barriers
 leaves_old_files, history_rows = archiving.leaves_old_files, archive_history.history_rows
 

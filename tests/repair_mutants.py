@@ -21,6 +21,7 @@ from types import FunctionType
 from typing import Any
 from unittest.mock import patch
 
+from lockkit.lab.verify.planting import answering
 from lockkit.lab.verify.sim import SeedOutcome, SimScenario, simulate
 from lockkit.lab.verify.table.scenario import BESIDE_HUDI, SCENARIO
 from lockkit.protocol.outcome import IfAbsent, IfVersion
@@ -49,18 +50,7 @@ ROOT = Path(__file__).parents[1]
 SEEDS_FILE = Path(__file__).parent / "repair_seeds.json"
 
 
-def nothing(*_: Any, **__: Any) -> Procedure[None]:
-    yield from ()
-
-
-def yes(*_: Any, **__: Any) -> Procedure[bool]:
-    yield from ()
-    return True
-
-
-def gone(*_: Any) -> Procedure[str]:
-    yield from ()
-    return "gone"
+nothing, yes, gone = answering(None), answering(True), answering("gone")
 
 
 def no_lanes(newest: str, wall_ms: int, _action: str, lead_ms: int = 0) -> int:

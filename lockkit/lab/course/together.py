@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import ipywidgets as widgets
 import plotly.graph_objects as go
@@ -21,7 +20,7 @@ from lockkit.lab.verify.check.lanes import (
     offered,
     sort,
 )
-from lockkit.lab.verify.planting import Plants, planted
+from lockkit.lab.verify.planting import Plants, answering, planted
 from lockkit.lab.verify.scenarios.group import files_of, groups_of
 from lockkit.lab.verify.sim.distant import DistantWorld
 from lockkit.lab.verify.sim.memory_store import PROFILES
@@ -67,13 +66,8 @@ def retry_alone(client: group.GroupClient, write: group.GroupWrite) -> Procedure
             return group.decision_in(client.known, write.instant)
 
 
-def nobody_offers(_: group.GroupView) -> Procedure[list[Any]]:
-    yield from ()
-    return []
-
-
 _G = "lockkit.table.occ.group.commit"
-ALONE: Plants = {f"{_G}:offer": retry_alone, f"{_G}:open_offers": nobody_offers}
+ALONE: Plants = {f"{_G}:offer": retry_alone, f"{_G}:open_offers": answering([])}
 
 
 @dataclass(slots=True)

@@ -587,32 +587,10 @@ def judge_archived(fence: GroupFence, offer: Offer) -> bool:
     return offer.table == fence.table and (offer.blind or reaches(fence, offer.base))
 
 
-def not_archived(_names: TimelineNames, _: str) -> Procedure[str]:
-    """What is in no window and not in the timeline is still open."""
-    yield from ()
-    return ""
-
-
-def archived_means_no(_names: TimelineNames, _: str) -> Procedure[str]:
-    yield from ()
-    return REFUSED
-
-
 def archived_then(view: group.GroupView) -> Procedure[str]:
     """Count as archived what the fence beside the listing says, though it may be older."""
     yield from ()
     return view.fence.archived
-
-
-def count_anew() -> Procedure[GroupFence]:
-    """A fence of the same table, whose decisions are numbered from one again."""
-    yield from ()
-    return GroupFence("", TABLE)
-
-
-def archive_at_once(_client: group.GroupClient, _until: str) -> Procedure[None]:
-    """Move instants without a word to the fence."""
-    yield from ()
 
 
 def archive_unproven(
@@ -676,18 +654,18 @@ _SAYS: dict[str, tuple[str, Plants]] = {
     "ahead alone": ("an instant that was reserved ahead is decided by whatever fence is known",
                     {f"{_G}:goes_alone": alone_at_once}),
     "archive unsaid": ("instants are archived, and the fence goes on to decide them",
-                       {f"{_S}:decide_nothing_until": archive_at_once}),
+                       {f"{_S}:decide_nothing_until": answering(None)}),
     "archive ignored": ("what is archived counts as open",
-                        {f"{_S}:archived_as": not_archived,
+                        {f"{_S}:archived_as": answering(""),
                          f"{_G}:may_judge": judge_archived, f"{_D}:may_judge": judge_archived}),
     "archive unread": ("what has left the timeline counts as refused",
-                       {f"{_S}:archived_as": archived_means_no}),
+                       {f"{_S}:archived_as": answering(REFUSED)}),
     "archive beside": ("a listing is used with a fence that is older than what was archived",
                        {f"{_G}:archived_by_now": archived_then}),
     "archive unproven": ("decisions are archived before their outcome is proven",
                          {f"{_A}:close_for": archive_unproven}),
     "counts anew": ("the fence counts from one again after a switch of the mode and back",
-                    {f"{_M}:_continued": count_anew}),
+                    {f"{_M}:_continued": answering(GroupFence("", TABLE))}),
     "begun before": ("what was begun before a switch of the mode is decided after the return",
                      {f"{_M}:_begun": answering(NO_INSTANT)}),
     "ended reservation": ("a writer does not ask whether its reservation was rolled back",
