@@ -46,7 +46,7 @@ FOUND_BY = {
     ("group", "below"): 2,
     ("group", "ahead offered"): 329,
     ("group", "ahead alone"): 468,
-    ("group", "archive ignored"): 18,
+    ("group", "archive ignored"): 12,
     ("group", "archive unread"): 18,
     ("group", "archive beside"): 260,
     ("group", "archive unproven"): 4,
