@@ -259,6 +259,21 @@ def test_a_copy_of_an_answered_write_is_refused_and_nobody_hears_it() -> None:
     assert (again["look"], again["t"][2]) == ("unheard", None)
 
 
+@pytest.mark.parametrize(("moment", "kind", "label"), [
+    ("lease/count_from_send:769", "bars", "superseded"),  # granted, and answered after its lease
+    ("lease/claim_412 ours:1", "bars", "never granted"),
+    ("wal/create_unknown ours:968", "arrows", "append 2: on its way"),  # its client gave it up
+    ("lease/release deletes if match:4156", "arrows", "acquire: answer 412 lost"),  # it came late
+])  # fmt: skip
+def test_a_late_answer_or_request_is_called_what_it_is(
+    moment: str, kind: str, label: str
+) -> None:
+    scene = run_scene(play(parsed := SeedMoment.of(moment)), parsed.scenario)
+    assert label in [each["label"] for each in scene[kind]]
+    assert not [each for each in scene["arrows"]
+                if each["look"] == "late" and "412" in each["label"]]  # fmt: skip
+
+
 def test_a_push_that_is_acknowledged_too_early_is_seen_as_done_and_still_on_its_way() -> None:
     outcome = play(SeedMoment.of("queue/acknowledge at once:1"))
     drawn = run_scene(outcome, "queue")

@@ -18,7 +18,9 @@ from typing import Any
 
 from lockkit.events import INSTANT, STORE, Event, shortened
 from lockkit.lab.widgets.models import (
+    APPLIED,
     COMPLETED,
+    JOIN_SLACK_MS,
     SILENCING,
     BeliefSpan,
     Exchange,
@@ -420,7 +422,12 @@ class _Painter:
         over = self._over(each)
         if over == each.until_ms:
             return "past its lease"
-        return "never granted" if over == each.began_ms else "superseded"
+        granted = over > each.began_ms or any(
+            one.who == each.who and one.applied and one.outcome == APPLIED
+            and 0 <= each.began_ms - (one.answered_ms or 0.0) <= JOIN_SLACK_MS
+            for one in self.story.exchanges
+        )  # fmt: skip
+        return "superseded" if granted else "never granted"
 
     def _over(self, each: BeliefSpan) -> float:
         """When this belief became false: its lease ended, or another client took the lock."""
@@ -707,10 +714,10 @@ def appearance(each: Exchange) -> tuple[str, str]:
             return "throttled", f"{op}: {each.status or 429}"
         case "unknown" if each.decided_ms is None:
             return "dropped", f"{op}: lost"
-        case "unknown" if each.late:
-            return "late", f"{op}: landed late"
         case "unknown" if each.decided_ms is not None and not (each.applied or each.reads):
             return "unheard", f"{op}: answer {each.status or 412} lost"
+        case "unknown" if each.late:
+            return "late", f"{op}: landed late"
         case "unknown":
             return "lost", f"{op}: answer lost"
         case _:

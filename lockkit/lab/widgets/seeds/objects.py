@@ -177,6 +177,7 @@ class _Objects:
         for record in self.world.memory_store.truth:
             decisions[id(record.request), record.began_ms].append(record)
         number, sent = 0, set(decisions)
+        flying = {id(each.request): each for each in self.world.flying}
         for got in self.world.received:
             lost = isinstance(got.answer, Unknown | NoAnswer)
             times: list[DecidedRequest | None] = [
@@ -194,8 +195,13 @@ class _Objects:
                 yield Trip(
                     f"x{number}", got.client, got.request, got.sent_ms, at_ms,
                     None if silent else got.at_ms, got.answer if each is None else each.answer,
-                    late=(at_ms or 0) > got.at_ms,
+                    late=(at_ms or 0) > got.at_ms
+                    or (each is None and flying.pop(id(got.request), None) is not None),
                 ), each  # fmt: skip
+        for late in flying.values():  # its client was killed
+            if (id(late.request), late.began_ms) not in sent:
+                number += 1
+                yield Trip(f"x{number}", late.client, late.request, late.began_ms, None, inf), None
         for (_, sent_ms), unheard in decisions.items():  # no answer has arrived yet
             for one in unheard:
                 number += 1
