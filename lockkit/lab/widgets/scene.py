@@ -463,17 +463,11 @@ class _Painter:
         """One client call for which the SDK sent several requests."""
         for each in self.shown:
             if each.retries:
-                end, count = each.retries[-1].last_ms, len(each.retries) + 1
-                who, op = text(each.who), text(each.op)
-                yield {
-                    "id": f"c{each.id}",
-                    "lane": who,
-                    "kind": "call",
-                    "hue": self._hue(each.who),
-                    "t": [self._t(each.first_ms), self._t(end)],
-                    "label": "one call",
-                    "detail": f"{who} made one call ({op}); its SDK sent {count} requests",
-                }
+                yield call_bar(
+                    f"c{each.id}", text(each.who), self._hue(each.who), text(each.op),
+                    [self._t(each.first_ms), self._t(each.retries[-1].last_ms)],
+                    len(each.retries) + 1,
+                )  # fmt: skip
 
     # --- marks ----------------------------------------------------------------------------------
 
@@ -619,6 +613,15 @@ def stall_bar(stall: Stall, hue: int, now_ms: float) -> Scene:
         "t": [stall.began_ms, end_ms], "label": f"stalled{lasted}",
         "detail": f"{who}'s process was paused{lasted and f' for{lasted}'} (SIGSTOP)"
                   + (f"; {text(stall.why)}" if stall.why else ""),
+    }  # fmt: skip
+
+
+def call_bar(id: str, who: str, hue: int, op: str, times: list[float], requests: int) -> Scene:
+    """A bracket around the requests of one call; `times` are of them."""
+    return {
+        "id": id, "lane": who, "kind": "call", "hue": hue, "label": "one call",
+        "t": [min(times), max(times)],
+        "detail": f"{who} made one call ({op}); its SDK sent {requests} requests",
     }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from lockkit.lab.widgets.scene import (
     NO_LANE,
     TABLE_LANE,
     Scene,
+    call_bar,
     hues,
     stall_bar,
     text,
@@ -191,12 +192,11 @@ class _Objects:
             for each in times:
                 number += 1
                 at_ms = None if each is None else each.at_ms
-                silent = lost or each is not heard
+                flies = each is None and flying.pop(id(got.request), None) is not None
                 yield Trip(
                     f"x{number}", got.client, got.request, got.sent_ms, at_ms,
-                    None if silent else got.at_ms, got.answer if each is None else each.answer,
-                    late=(at_ms or 0) > got.at_ms
-                    or (each is None and flying.pop(id(got.request), None) is not None),
+                    got.at_ms if each is heard and not lost else None,
+                    each.answer if each else got.answer, late=flies or (at_ms or 0) > got.at_ms,
                 ), each  # fmt: skip
         for late in flying.values():  # its client was killed
             if (id(late.request), late.began_ms) not in sent:
@@ -228,12 +228,9 @@ class _Objects:
         """One call of a client for which several requests were sent."""
         for (who, _, sent_ms), trips in self.calls.items():
             if len(trips) > 1 and who in self.hue:
-                ends = [at for each in trips for at in (each.decided_ms, each.answered_ms)
-                        if at not in (None, inf)]  # fmt: skip
-                yield {"id": f"c{trips[0].id}", "lane": who, "kind": "call", "hue": self.hue[who],
-                       "t": [sent_ms, max(ends, default=sent_ms)], "label": "one call",
-                       "detail": f"{who} made one call ({self._said(trips[0].request)}); its SDK "
-                       f"sent {len(trips)} requests"}  # fmt: skip
+                ends = [at for each in trips for at in (each.decided_ms, each.answered_ms)]
+                yield call_bar(f"c{trips[0].id}", who, self.hue[who], self._said(trips[0].request),
+                               [sent_ms, *(at for at in ends if at and at < inf)], len(trips))
 
     def _arrow(self, trip: Trip, proofs: set[str]) -> Scene:
         first = self.calls[trip.who, id(trip.request), trip.sent_ms][0] is trip
