@@ -161,8 +161,9 @@ fence does (notebook 04).
 # Write `free`: whether the lease in `record` has expired. `record` has `valid_until_ms`, by its
 # holder's wall clock, and `ttl_ms`. `wall_ms` is this client's wall clock. `watched_ms` is how long
 # this client has seen this very version of the object. The simulator runs three clients with your
-# function in 200 small worlds. Their wall clocks differ by up to 20 s, and some clients stop while
-# they hold the lock. A solution is in `solutions/free.py`.
+# function in 200 small worlds. Each of their wall clocks is up to 20 s off, so two of them may
+# differ by 40 s, and some clients stop while they hold the lock. Within half a minute another
+# client must take it over. A solution is in `solutions/free.py`.
 
 # %%
 from lockkit.lab.course.exercises import judge

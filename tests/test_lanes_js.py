@@ -262,6 +262,7 @@ def test_a_copy_of_an_answered_write_is_refused_and_nobody_hears_it() -> None:
 @pytest.mark.parametrize(("moment", "kind", "label"), [
     ("lease/count_from_send:769", "bars", "superseded"),  # granted, and answered after its lease
     ("lease/claim_412 ours:1", "bars", "never granted"),
+    ("shared:2469", "arrows", "Q2 leaves"),  # Q1 removes it: its lease is over
     ("wal/create_unknown ours:968", "arrows", "append 2: on its way"),  # its client gave it up
     ("lease/release deletes if match:4156", "arrows", "acquire: answer 412 lost"),  # it came late
 ])  # fmt: skip

@@ -20,7 +20,7 @@ class Free(Exercise):
     `record` has `valid_until_ms`, by its holder's wall clock, and `ttl_ms`. `wall_ms` is this
     client's wall clock, and `watched_ms` how long this client has seen this very version of the
     object. A holder counts on its lease for `ttl_ms` from the moment that it sent the write. The
-    wall clocks differ by up to 20 s.
+    wall clocks are each up to 20 s off.
     """
 
     KEY, TTL_MS, WATCHED_MAX_MS = "lock.json", 2_000, 30_000
@@ -64,7 +64,8 @@ class Free(Exercise):
         )
         if not said and watched_ms > self.WATCHED_MAX_MS:
             raise Violated("the lock of a client that stopped is taken over",
-                           f"{node.name} has watched one lease for half a minute")  # fmt: skip
+                           f"{node.name} has watched one lease for half a minute, fifteen times as "
+                           "long as it lasts")  # fmt: skip
         return said
 
     def holds(self, node: Node, until_ms: float) -> None:

@@ -117,11 +117,12 @@ def _id(whole: str) -> str:
 
 
 def _entries(was: Fields, now: Fields) -> str:
-    before = {each["id"] for each in was.get("entries", ())}
-    new = [each for each in now.get("entries", ()) if each["id"] not in before]
-    if new:
+    before = {each["id"]: each for each in was.get("entries", ())}
+    after = {each["id"]: each for each in now.get("entries", ())}
+    if new := [each for id, each in after.items() if id not in before]:
         return f"queue to {new[-1]['mode']}"
-    return "leave" if len(before) > len(now.get("entries", ())) else "renew"
+    gone = [_node(each["holder"]) for id, each in before.items() if id not in after]
+    return f"{gone[0]} leaves" if gone else "renew"
 
 
 def _lease(scenario: str, key: str, was: Fields, now: Fields) -> str:
