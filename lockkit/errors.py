@@ -25,22 +25,23 @@ SECRET_NAMES = (
 _PROSE = (  # after `password:` such a word is the next one of a sentence
     r"(?!(?:an?|and|are|cannot|denied|empty|expired|has|i[fnst]|incorrect|invalid|missing|must|needs|"
     r"not?|none|o[fnr]|refused|rejected|required|run|se[et]|that|the|this|too?|unknown|use|was|were|"
-    r"with|wrong|yes)(?![\w/+=]))"
+    r"with|wrong|yes)(?![\w/+=!-]))"
 )
-_JSON = r"\\*[\"'] *+[:,] *+b?\\*(?=[\"'])"
+_JSON = r"\\*[\"'] *+[:,] *+(?:\\*[\"']value\\*[\"'] *+: *+)?\[?b?\\*(?=[\"'])"
 _NEXT = r"[ \t]*+(?:\n[ \t]*+(?=[^\s=:]++=*(?:\s|$)))?"  # it may be on the next line, by itself
 _NAMED = re.compile(
     rf"((?<![\w./-])(?:(?!tokeniz|secretar|[\w.-]*continuation){SECRET_NAMES}"
-    rf"(?!(?<=[^s]s) *= *\d{{1,6}}\b)(?:[ \t]*(?:=>?|:=){_NEXT}|%(?:25)*3d|{_JSON}|>"
-    rf"|(?:(?<=word)|(?<=key|pwd))(?: ?:(?:[ \t]*+\n +|{_NEXT})|\t+){_PROSE}"
+    rf"(?!(?:(?<=oken)|(?<=[^s]s)) *[:=] *\d{{1,5}}\b)(?:[ \t]*(?:=>?|:=){_NEXT}|%(?:25)*3d"
+    rf"|{_JSON}|>|(?:(?<=word)|(?<=key|pwd))(?: ?:(?:[ \t]*+\|?\n +|{_NEXT})|\t+){_PROSE}"
     rf"|(?<=cret|oken|rase|tial|ture) ?:(?: *+(?=[^\s\d]*\d)|(?=\S)){_PROSE})"
     rf"|--{SECRET_NAMES} +(?!-){_PROSE}"
     r"|(?<!%)(?:[\w.-]*%(?:25)*(?:[46][1-9a-f]|[57][0-9a]))++[\w.-]*(?:=|%(?:25)*3d)"
     rf"|(?:[\w-]*authorization|(?:set-)?cookie)(?:{_JSON}| ?[:=] *+{_PROSE}"
-    r"(?:(?:bearer|basic|token|apikey|aws|sharedkey(?:lite)?) +)?)|bearer +(?=\S{16})"
-    r"|(?=eyJ[\w-]{10,}+\.)|digest:(?!sha|md5)[^\s:]+:)|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)"
-    r"(?!\.\.\.(?:\W|$))(?:(?<=KEY-----)(?:(?!-----END)[\s\S])+"
-    r"|'[^'\n]+'|(?<!\\)\"(?:[^\"\\\n]|\\.)++\"|\"[^\"\n]+\"|[^\s&;]+)", re.I
+    r"(?:(?:bearer|basic|token|apikey|aws|sharedkey(?:lite)?|goog1|negotiate|ntlm|hmac) +)?)"
+    r"|bearer +(?=\S{16})|(?=eyJ[\w-]{10,}+\.)|digest:(?!sha|md5)[^\s:]+:)"
+    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?!\.\.\.(?:\W|$))"
+    r"(?:(?<=KEY-----)(?:(?!-----END)[\s\S])+|(?<=ookie: )[^\n\"']++|'[^'\n]+'"
+    r"|(?<!\\)\"(?:[^\"\\\n]|\\.)++\"|\"[^\"\n]+\"|[^\s&;]+)", re.I
 )  # fmt: skip
 _BARE = re.compile(  # user:password@host, but no port, process or job, ARN, image, service account
     r"(?<![^\s\"'])(?=[^\s\"'@:/a-z]*[a-z])([^\s\"'@:/]++)(?<!\barn):(?!//|\d{1,7}@|\S*://"
