@@ -194,6 +194,26 @@ def test_an_expired_lock_file_shows_its_holder_and_is_not_free(
         assert pattern.value in said and "the lock is free" not in said
 
 
+@pytest.mark.parametrize("query", ["", "?expire_minutes=5"])
+def test_a_living_holder_of_a_lock_file_is_judged_by_its_own_lease(
+    folder: Path, query: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It renews every 6 minutes. A person on call types the URL from memory."""
+    url = f"filesystem://{folder}"
+    with open_lock(f"{url}?expire_minutes=60", acquire_timeout=0):
+        seen_s = time.time() - 400
+        os.utime(folder / NAME, (seen_s, seen_s))
+        monkeypatch.setattr("socket.gethostname", lambda: "another-machine")
+        assert main(["lock", "show", url + query]) == 2
+        assert "3600 s after its last renewal" in capsys.readouterr().out
+        assert main(["incident", url + query, "--watch-s", "0"]) == 2
+        with closing(open_lock(url + query)) as other:
+            assert not other.acquire(timeout=0)
+        seen_s = time.time() - 4_000
+        os.utime(folder / NAME, (seen_s, seen_s))
+        assert main(["lock", "show", url + query]) == 1
+
+
 def test_a_clock_that_is_ahead_makes_no_living_holder_of_a_lock_file_a_dead_one(
     folder: Path
 ) -> None:

@@ -44,6 +44,7 @@ T = TypeVar("T")
 NAME = "lock"
 FILE_BYTES_MAX = 64 * 1024
 """Hudi's fields include the holder's whole stack."""
+LEASE_S_MAX = 24 * 3600
 BEATS_PER_LEASE = 10
 BEAT_S = 30.0
 """Renewed even without an expiry, to detect a file that was deleted by hand."""
@@ -80,6 +81,8 @@ class LockFileContent:
     modified_ns: int
     process: str = ""
     """`host/pid@start`."""
+    lease_s: float | None = None
+    """After how long without a renewal its holder lets others break it (0: never); None: unsaid."""
 
     @property
     def version(self) -> str:
@@ -99,7 +102,7 @@ class FilesystemLock(LeasedLock):
     :param folder: the folder of the lock file.
     :param expire_minutes: as in Hudi, any writer may break a file that was not renewed for so many
         minutes. 0: never, so after a crash the file must be deleted by hand. All writers should use
-        the same value.
+        the same value; a longer one of a holder of lockkit's is in its file, and counts.
     :param options: the keywords of every lock; `LeasedLock` lists them.
     :raises ValueError: for an object store, on which creating a file is not atomic.
     """
@@ -108,7 +111,7 @@ class FilesystemLock(LeasedLock):
     lease_keyword = ("expire_minutes", 1 / 60)
 
     def __init__(self, folder: str | Path, expire_minutes: float = 0, **options: Any) -> None:
-        expire_minutes = seconds("expire_minutes", expire_minutes, 24 * 60, 0.0)
+        expire_minutes = seconds("expire_minutes", expire_minutes, LEASE_S_MAX // 60, 0.0)
         check_texts(folder=str(folder) if isinstance(folder, Path) else folder)
         self._folder = _local(str(folder))
         self._file = self._folder / NAME
@@ -164,19 +167,23 @@ class FilesystemLock(LeasedLock):
         found = self._ask("read", self._read)
         if found is None:
             return None
-        ends = f"{self.ttl_s:g} s after its last renewal" if self.ttl_s else "never: by a break"
-        beat_s = self.ttl_s / BEATS_PER_LEASE if self.ttl_s else BEAT_S
+        lease_s = found.lease_s or self.ttl_s
+        beat_s = (lease_s if found.lease_s is None else found.lease_s) or BEATS_PER_LEASE * BEAT_S
+        beat_s /= BEATS_PER_LEASE
+        ends = f"{lease_s:g} s after its last renewal" if lease_s else "never: by a break"
+        if self.ttl_s and not found.lease_s:
+            ends += " (by the expire_minutes of this URL)"
         now_ns, clock = self.clock.wall_ns(), "this machine's clock"
         by_its = self._now_ns() if now_ns - found.modified_ns > MISSED_MAX * beat_s * 1e9 else None
         if by_its is not None:
             now_ns, clock = by_its, "the file system's clock"
-        if self.ttl_s and self._expired(found, now_ns):
-            since = utc(found.modified_ns / 1e6 + self.ttl_s * 1000)
+        if lease_s and now_ns - found.modified_ns > lease_s * 1e9:
+            since = utc(found.modified_ns / 1e6 + lease_s * 1000)
             ends = f"{ends}: overdue since {since} by {clock}"
         gone = "; that process no longer runs" if found.left_behind() else ""
         return ServiceHolder(
             f"{found.said}{gone}", found.version, ends, renewed_ms=found.modified_ns / 1e6,
-            process=found.process, lease_s=self.ttl_s,
+            process=found.process, lease_s=lease_s,
             overdue_s=MISSED_MAX * beat_s if found.attempt else None,  # Hudi renews no file
             clock="the file system's clock", now_ms=None if by_its is None else by_its / 1e6,
         )  # fmt: skip
@@ -221,7 +228,7 @@ class FilesystemLock(LeasedLock):
             "lockThreadName": threading.current_thread().name,
             "lockStacksInfo": [f"lockkit {self.owner} (pid {pid} on {host})"],
             "owner": self.owner, "attempt": self._attempt, "host": host, "pid": pid,
-            "process": process_name(),
+            "process": process_name(), "leaseS": self.ttl_s or 0,
         }  # fmt: skip
         self._folder.mkdir(exist_ok=True)
         with open(scratch, "x", encoding="utf-8", opener=_for_reading) as file:
@@ -256,7 +263,9 @@ class FilesystemLock(LeasedLock):
         return read(body, modified_ns)
 
     def _expired(self, found: LockFileContent, now_ns: int) -> bool:
-        return self.ttl_s is not None and now_ns - found.modified_ns > self.ttl_s * 1e9
+        """A holder with a longer lease than ours renews less often: its own counts then."""
+        limit_s = max(self.ttl_s or 0, found.lease_s or 0)
+        return self.ttl_s is not None and now_ns - found.modified_ns > limit_s * 1e9
 
     def _now_ns(self) -> int | None:
         """The file system's clock: the time of a new file. None where this user can make none."""
@@ -339,7 +348,10 @@ def read(body: bytes, modified_ns: int) -> LockFileContent:
         return LockFileContent("", said, "", 0, modified_ns)
     said = f"{owner} (pid {pid} on {host}) since {since}"
     attempt, process = text.get("attempt", ""), text.get("process", "")
-    return LockFileContent(attempt, said, host, pid, modified_ns, process)
+    lease_s: Any = fields.get("leaseS")
+    known = type(lease_s) in (int, float) and 0 <= lease_s <= LEASE_S_MAX
+    lease_s = float(lease_s) if known else None
+    return LockFileContent(attempt, said, host, pid, modified_ns, process, lease_s)
 
 
 def _local(folder: str) -> Path:
