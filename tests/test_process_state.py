@@ -98,6 +98,25 @@ def test_a_zombie_counts_as_an_ended_process() -> None:
 
 
 @linux
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root is another user")
+def test_an_orphan_that_another_user_may_not_look_into_may_be_the_holders_command() -> None:
+    """The command's mark is in its environment, and the guard has ended."""
+    with named_process() as (child, name):
+        line = ["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=True)
+        child.kill()
+        child.wait(10)
+        nobody = JUDGE.replace("for each", "import os, socket, glob\nos.setuid(65534)\nfor each")
+        judged = subprocess.run(
+            [sys.executable, "-c", nobody, name], cwd=ROOT, capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60, check=True,
+        )  # fmt: skip
+        os.kill(int(done.stdout), signal.SIGKILL)
+        assert judged.stdout.split()[0] == "HIDDEN" and ProcessState.HIDDEN.lives is None
+        assert process_state(name) is ProcessState.ENDED, "root sees that it is not the command"
+
+
+@linux
 def test_a_process_whose_first_thread_has_ended_lives_on_in_its_others() -> None:
     program = (
         "import ctypes, threading, time\n"

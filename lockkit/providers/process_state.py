@@ -11,6 +11,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from enum import Enum
@@ -42,6 +43,10 @@ class ProcessState(Enum):
     OTHER_TABLE = (
         "unknown: this host has its name, but not its processes (it runs in another container, or "
         "ran before a restart)"
+    )
+    HIDDEN = (
+        "unknown: it ran on this host and has ended, but what it ran under the lock may still run: "
+        "another user's process lost its parent since (root sees which)"
     )
     UNSEEN = ""
     """It is another host's, or not named."""
@@ -76,14 +81,15 @@ def process_state(said: str) -> ProcessState:
         return ProcessState.OTHER_TABLE
     else:
         state = _by_proc(int(found["pid"]), int(found["ticks"]))
-    return _ended(f"{HOLDER}={found[0]}".encode()) if state is ProcessState.ENDED else state
+    mark, ticks = f"{HOLDER}={found[0]}".encode(), int(found["ticks"] or 0)
+    return _ended(mark, ticks) if state is ProcessState.ENDED else state
 
 
-def _ended(mark: bytes) -> ProcessState:
+def _ended(mark: bytes, ticks: int) -> ProcessState:
     """The state of what an ended process ran under its lock: the guard has this mark, as argument.
 
     The command has it in its environment, for the case that the guard was killed too. Only its
-    user and root may read that.
+    user and root may read that; to others it is an orphan that began after the holder.
     """
     said = []
     if sys.platform != "linux":
@@ -97,7 +103,27 @@ def _ended(mark: bytes) -> ProcessState:
     for each in glob("/proc/[0-9]*/cmdline") + glob("/proc/[0-9]*/environ"):
         with suppress(OSError), open(each, "rb") as file:
             said += file.read().split(b"\0")
-    return ProcessState.COMMAND_RUNS if mark in said else ProcessState.ENDED
+    if mark in said:
+        return ProcessState.COMMAND_RUNS
+    return ProcessState.HIDDEN if any(_hidden_orphans(ticks)) else ProcessState.ENDED
+
+
+def _hidden_orphans(ticks: int) -> Iterator[str]:
+    """Other users' processes that began after `ticks` and whose parent has ended; no services."""
+    for folder in glob("/proc/[0-9]*"):
+        with suppress(OSError, IndexError, ValueError):
+            with open(f"{folder}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+            with open(f"/proc/{fields[1]}/comm", encoding="utf-8", errors="replace") as file:
+                adopted = fields[1] == "1" or file.read().startswith("systemd")
+            with open(f"{folder}/cmdline", "rb") as file:
+                program = file.read(1)  # a thread of the kernel, or a zombie, has none
+            leads = fields[3] == folder[6:]  # its session, as a service does
+            if program and adopted and not leads and int(fields[19]) >= ticks:
+                try:
+                    open(f"{folder}/environ", "rb").close()
+                except PermissionError:
+                    yield folder
 
 
 def _by_proc(pid: int, ticks: int) -> ProcessState:
