@@ -55,11 +55,9 @@ def add(commands: Any) -> None:
     )
     option(reads, "--requests", "N", "requests of each kind", 200)
     reads.add_argument(
-        "--sizes",
-        default="1024,1048576",
-        metavar="BYTES",
+        "--sizes", default="1024,1048576", metavar="BYTES",
         help="sizes of the objects (default 1024,1048576)",
-    )
+    )  # fmt: skip
     reads.add_argument(
         "--json", action="store_true", help="print the measurements as one JSON object"
     )

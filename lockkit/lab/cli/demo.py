@@ -54,37 +54,26 @@ Story = Generator[str, Event, None]
 
 def add(commands: Any) -> None:
     parser = command(
-        commands,
-        "demo",
-        about=ABOUT,
-        example=EXAMPLE,
-    )
+        commands, "demo", about=ABOUT, example=EXAMPLE,
+    )  # fmt: skip
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
-        "--plain",
-        dest="kind",
-        action="store_const",
-        const="plain",
+        "--plain", dest="kind", action="store_const", const="plain",
         help="plain Python writers (default: PySpark writers on one Spark Connect server)",
-    )
+    )  # fmt: skip
     kind.add_argument(
-        "--jvm",
-        dest="kind",
-        action="store_const",
-        const="jvm",
+        "--jvm", dest="kind", action="store_const", const="jvm",
         help="PySpark writers with a JVM each",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--provider", choices=PROVIDERS, default="s3",
         help="the API that the embedded server speaks (default s3)",
     )  # fmt: skip
     option(parser, "--writers", "N", "number of writers, 2 to 8", 3)
     parser.add_argument(
-        "--no-fence",
-        dest="fence",
-        action="store_false",
+        "--no-fence", dest="fence", action="store_false",
         help="commit without the fence, by the lease alone, as Hudi does",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--json", metavar="FILE", help="write the verdict to FILE (- for standard output)"
     )
@@ -106,15 +95,9 @@ def run(args: argparse.Namespace) -> int:
     report = print_nothing if args.json == "-" else say
     with options_checked(FleetError):
         fleet = Fleet(
-            kind=args.kind,
-            writers=args.writers,
-            provider=args.provider,
-            overlap=1.0,
-            ttl_s=TTL_S,
-            renew_interval_s=RENEW_INTERVAL_S,
-            fence=args.fence,
-            run_dir=args.run_dir,
-        )
+            kind=args.kind, writers=args.writers, provider=args.provider, overlap=1.0, ttl_s=TTL_S,
+            renew_interval_s=RENEW_INTERVAL_S, fence=args.fence, run_dir=args.run_dir,
+        )  # fmt: skip
     report(
         f"{args.writers} {WRITERS_ARE[args.kind]} rewrite the same files of {fleet.url}, "
         f"the fence {'on' if args.fence else 'OFF'}."

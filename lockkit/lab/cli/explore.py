@@ -24,22 +24,17 @@ lockkit explore --json | python -m json.tool --json-lines"""
 
 def add(commands: Any) -> None:
     parser = command(
-        commands,
-        "explore",
-        about=ABOUT,
-        example=EXAMPLE,
-    )
+        commands, "explore", about=ABOUT, example=EXAMPLE,
+    )  # fmt: skip
     parser.add_argument(
         "--json",
         action="store_true",
         help="print a line of JSON per row: rule, violation, steps, states, seconds",
     )
     parser.add_argument(
-        "--row",
-        action="append",
-        metavar="NAME",
+        "--row", action="append", metavar="NAME",
         help="search only this row (repeatable); a wrong name lists them all",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--big", action="store_true",
         help="search within wider bounds, with all rules on (some minutes, 2 GB of memory)",

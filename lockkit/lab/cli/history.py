@@ -29,12 +29,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the events, as JSON lines")
     parser.add_argument(
-        "--newest",
-        type=count,
-        default=200,
-        metavar="N",
+        "--newest", type=count, default=200, metavar="N",
         help="how many versions to read (default 200)",
-    )
+    )  # fmt: skip
     add_store(parser)
     parser.set_defaults(run=run, name="history", extra="s3,gcs,azure")
 

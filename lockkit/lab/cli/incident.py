@@ -68,11 +68,9 @@ EVIDENCE_MAX = 8
 def add(commands: Any) -> None:
     parser = command(commands, "incident", about=ABOUT, example=EXAMPLE)
     parser.add_argument(
-        "source",
-        nargs="+",
-        metavar="URL|FILE",
+        "source", nargs="+", metavar="URL|FILE",
         help="URL of a table or of a service's lock, then histories, audit files, listings or logs",
-    )
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
     option(parser, "--watch-s", "S", "how long to watch the lock", 3.0)
     add_store(parser)

@@ -36,11 +36,9 @@ def add(commands: Any) -> None:
         about=ABOUT, example=EXAMPLE,
     )  # fmt: skip
     parser.add_argument(
-        "--only",
-        metavar="NAMES",
-        default=",".join(KINDS),
+        "--only", metavar="NAMES", default=",".join(KINDS),
         help=f"start only these: {', '.join(KINDS)}",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--folder", metavar="DIR", help="keep data and logs in DIR (default: deleted at the end)"
     )

@@ -32,17 +32,13 @@ lockkit lock show s3://lake/orders --endpoint http://127.0.0.1:9000"""
 def add(commands: Any) -> None:
     parser = command(commands, "serve", about=ABOUT, example=EXAMPLE)
     parser.add_argument(
-        "--port",
-        type=int,
-        default=0,
+        "--port", type=int, default=0,
         help="port of the S3 address; the other two follow it (default 0: any free ports)",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--db",
-        default=":memory:",
-        metavar="FILE",
+        "--db", default=":memory:", metavar="FILE",
         help="keep the objects in FILE (default: in memory)",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--profile", default="aws", metavar="NAME",
         help="the provider whose behaviour it copies: aws (default), gcs, azure, spaces, rgw, "
@@ -57,12 +53,9 @@ def add(commands: Any) -> None:
         help="serve other machines too; any credentials are accepted",
     )
     parser.add_argument(
-        "--latency-ms",
-        type=float,
-        default=0.0,
-        metavar="MS",
+        "--latency-ms", type=float, default=0.0, metavar="MS",
         help="delay every request by this time",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--access-key", metavar="ID",
         help="accept only S3 requests that are signed with this key and "

@@ -56,11 +56,9 @@ def add(commands: Any) -> None:
         help="lease (default), table, mor, queue, ...; a wrong name lists them all",
     )  # fmt: skip
     parser.add_argument(
-        "--seeds",
-        default="1..200",
-        metavar="A..B",
+        "--seeds", default="1..200", metavar="A..B",
         help="a range of seeds, or one seed (default 1..200)",
-    )
+    )  # fmt: skip
     parser.add_argument("--steps", type=int, metavar="N", help="at most N steps per seed")
     parser.add_argument("--mutant", metavar="NAME", help="switch this rule off")
     parser.add_argument(

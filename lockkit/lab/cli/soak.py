@@ -143,16 +143,10 @@ def fleet_of(args: argparse.Namespace, run_dir: Path | None) -> Fleet:
 
     with options_checked(FleetError):
         return Fleet(
-            run_dir=run_dir,
-            writers=args.writers,
-            provider=args.provider,
-            overlap=args.overlap,
-            ttl_s=args.ttl_s,
-            renew_interval_s=args.ttl_s / 10,
-            fence=args.fence == "on",
-            latency_ms=args.latency_ms,
-            pause_s=args.pause_s,
-        )
+            run_dir=run_dir, writers=args.writers, provider=args.provider, overlap=args.overlap,
+            ttl_s=args.ttl_s, renew_interval_s=args.ttl_s / 10, fence=args.fence == "on",
+            latency_ms=args.latency_ms, pause_s=args.pause_s,
+        )  # fmt: skip
 
 
 class Progress:

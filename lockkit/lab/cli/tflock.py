@@ -103,7 +103,7 @@ def add(commands: Any) -> None:
         ("lock", lock, LOCK, "take the lock, and print its ID"),
         ("unlock", unlock, UNLOCK, "remove your own lock, by its ID"),
         ("force-unlock", force_unlock, FORCE, "remove any lock, by its ID"),
-    ):
+    ):  # fmt: skip
         parser = command(verbs, name, help=help, about=about, example=EXAMPLE)
         parser.add_argument(
             "url", metavar="URL", help="URL of the state: s3://bucket/key, gs://, ..."

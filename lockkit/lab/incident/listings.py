@@ -157,11 +157,9 @@ def _azure(row: Mapping[str, Any]) -> ListedVersion | None:
     md5 = content.get("contentMd5") if isinstance(content, dict) else reported.get("contentMd5")
     etag = str(reported.get("etag") or "").strip('"')
     return _kept(
-        row.get("name"),
-        etag and f'"{etag}"',
-        reported.get("lastModified"),
+        row.get("name"), etag and f'"{etag}"', reported.get("lastModified"),
         digest=hex_of(md5 or ""),
-    )
+    )  # fmt: skip
 
 
 def _xml(text: str) -> VersionListing | None:

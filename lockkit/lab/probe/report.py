@@ -108,12 +108,9 @@ def report(url: str, checks: Sequence[Check], refusals: Mapping[tuple[int, str],
         case _:
             conclusion = f"{url} is not safe to lock on: {because}"
     return Report(
-        url=url,
-        verdict=verdict,
-        conclusion=f"{conclusion}.",
-        checks=tuple(checks),
+        url=url, verdict=verdict, conclusion=f"{conclusion}.", checks=tuple(checks),
         refusals=tuple((status, code, times) for (status, code), times in sorted(refusals.items())),
-    )
+    )  # fmt: skip
 
 
 def _passed(checks: Sequence[Check]) -> bool:

@@ -165,10 +165,8 @@ class Emulator:
                 port = self._port + offset if self._port else 0
                 listener = await self._loop.create_server(
                     partial(Connection, handler, self._open, buffer, BODY_BYTES_MAX),
-                    "127.0.0.1" if self._host == "localhost" else self._host,
-                    port,
-                    backlog=512,
-                )
+                    "127.0.0.1" if self._host == "localhost" else self._host, port, backlog=512,
+                )  # fmt: skip
                 listeners.append(listener)
                 host = f"[{self._host}]" if ":" in self._host else self._host
                 setattr(self, name, f"http://{host}:{listener.sockets[0].getsockname()[1]}")
