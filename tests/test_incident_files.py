@@ -80,6 +80,35 @@ def test_a_log_that_is_dropped_in_twice_adds_no_event_twice() -> None:
     assert diagnose(twice.events).pattern is Pattern.FALSE_412
 
 
+SENDING = "Sending http request: <AWSPreparedRequest stream_output=False, method=PUT, url="
+THREADS = {
+    "botocore": (
+        f"botocore.endpoint {SENDING}http://h/lake/{LOCK}, headers={{'If-Match': b'\"v1\"'}}>\n",
+        (f'urllib3 http://h:80 "PUT /lake/{LOCK} HTTP/1.1" 200 0\n'
+        "botocore.parsers Response headers: {'Date': 'Wed, 01 Jan 2025 10:00:00 GMT', 'ETag': "
+        "'\"%s\"'}\n"),
+    ),
+    "azure-core": (
+        ("azure.core.pipeline.policies.http_logging_policy Request URL: "
+        f"'https://a.test/lake/{LOCK}'\nRequest method: 'PUT'\n    'If-Match': '\"v1\"'\n"),
+        ("azure.core.pipeline.policies.http_logging_policy Response status: 201\n"
+        "    'date': 'Wed, 01 Jan 2025 10:00:00 GMT'\n    'ETag': '\"%s\"'\n"),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", THREADS)
+def test_answers_to_requests_of_threads_that_share_a_log_are_nobodys(form: str) -> None:
+    """A sound store was called one without conditions: two answers were joined to one request."""
+    request, answer = THREADS[form]
+    mixed = request * 2 + answer % "v2" + request + answer % "v3" + answer % "v4"
+    events = dropped(("W1.log", mixed)).events
+    assert diagnose(events).pattern is Pattern.UNKNOWN
+    assert not [each for each in events if each.get("applied") and each.get("condition")]
+    again = request * 2 + answer % "v2"  # an SDK that got no answer, and sent it once more
+    assert [each["version"] for each in dropped(("W1.log", again)).events if each.get("applied")]
+
+
 def test_a_claim_without_an_answer_is_not_a_ghost_if_another_record_was_read() -> None:
     text = log_of("botocore-claim-retried")
     (crc32,) = set(re.findall(r"'x-amz-checksum-crc32': '(\S+)'", text.partition("GetObject")[2]))

@@ -93,7 +93,7 @@ _SENDING = re.compile(
     r"Sending http request: <AWSPreparedRequest .{0,80}?method=([A-Z]+), url=([^\s,]{1,8000}), "
     r"headers=(\{.*)"
 )
-_BOTOCORE_STATUS = re.compile(r'"([A-Z]{3,7}) \S{1,8000} HTTP/[\d.]+" (\d{3})')
+_BOTOCORE_STATUS = re.compile(r'"([A-Z]{3,7}) (\S{1,8000}) HTTP/[\d.]+" (\d{3})')
 _HEADERS = re.compile(r"Response headers: (\{.*)")
 _BOTOCORE_FIELD = re.compile(r"'([A-Za-z0-9-]{1,60})': b?'([^']*)'")
 
@@ -101,32 +101,50 @@ _BOTOCORE_FIELD = re.compile(r"'([A-Za-z0-9-]{1,60})': b?'([^']*)'")
 def of_botocore(lines: Iterable[str], who: str, times: LogTimes) -> Found:
     """The requests, and how many of this form's lines could not be read.
 
-    One request is under way at a time. If a program's threads share a log, the newest request of a
-    method gets the next answer to that method.
+    An answer is that of the newest request of its line: its SDK may have sent it again. If another
+    answer to that line follows, threads share the log. Which answer is whose is then not shown,
+    and the requests for that object are left out.
     """
-    done: list[SentRequest] = []
-    sent: SentRequest | None = None
-    status, unread = 0, 0
+    sent: list[tuple[str, SentRequest]] = []
+    open_: dict[str, int] = {}
+    answers: list[tuple[int, int]] = []
+    unread, torn, behind = 0, 0, 0
+    known, doubtful = set[str](), set[str]()
     for line in lines:
         times.line(line)
         if "Sending http request" in line:
-            done += [sent] if sent else []
-            found = _SENDING.search(line)
-            unread += found is None
-            sent, status = None, 0
-            if found:
-                sent = sent_request(who, found[1], found[2], _fields(found[3]), times.step())
+            if found := _SENDING.search(line):
+                name = f"{found[1]} {_target(found[2])}"
+                open_[name] = len(sent)
+                fields = _fields(found[3])
+                sent.append((name, sent_request(who, found[1], found[2], fields, times.step())))
+            torn, unread = torn + (found is None), unread + (found is None)
         elif found := _BOTOCORE_STATUS.search(line):
-            status = int(found[2])
+            name = f"{found[1]} {_target(found[2])}"
+            if name in open_:
+                answers.append((open_.pop(name), int(found[3])))
+                known.add(name)
+            elif torn:
+                torn -= 1
+            elif name in known:
+                doubtful.add(name.partition(" ")[2])
         elif found := _HEADERS.search(line):
             headers = _fields(found[1])
             times.date(headers.get("date", ""))
-            if sent and status:
-                done.append(answered(sent, status, headers, times.step()))
-                sent = None
-            else:
-                unread += 1
-    return [*done, *([sent] if sent else [])], unread
+            for number, status in answers:  # of several, whose headers these are is not shown
+                shown = headers if len(answers) == 1 else {}
+                name, request = sent[number]
+                sent[number] = name, answered(request, status, shown, times.step())
+            unread += not answers and not behind
+            behind = max(len(answers), behind) - 1 if answers or behind else 0
+            answers.clear()
+    kept = [each for name, each in sent if name.partition(" ")[2] not in doubtful]
+    return kept, unread + len(sent) - len(kept)
+
+
+def _target(url: str) -> str:
+    """The path of a request's URL: an answer's line has no host, unless a proxy is between."""
+    return re.sub(r"^\w+://[^/?]*", "", url).partition("?")[0] or "/"
 
 
 def _fields(shown: str) -> dict[str, str]:
@@ -156,7 +174,8 @@ def of_azure_core(lines: Iterable[str], who: str, times: LogTimes) -> Found:
         if not traced or (AZURE_CORE.search(line) and POLICY not in line):
             read.line(line)
     read.finish()
-    return read.done, read.unread
+    # Threads that share the log: no line of an answer shows whose it is.
+    return ([], read.unread + len(read.done)) if read.mixed else (read.done, read.unread)
 
 
 class _AzureReader:
@@ -165,6 +184,8 @@ class _AzureReader:
     def __init__(self, who: str, times: LogTimes) -> None:
         self.done: list[SentRequest] = []
         self.unread = 0
+        self.mixed = False
+        """There was a second answer to one request."""
         self._who, self._times = who, times
         self._clear("")
 
@@ -183,6 +204,7 @@ class _AzureReader:
         elif found := _METHOD.search(line):
             self._method = found[1]
         elif found := _AZURE_STATUS.search(line):
+            self.mixed |= bool(self._status)
             self._status, self._answered_ms = int(found[1]), self._times.step()
         elif found := _AZURE_FIELD.search(line):
             if (name := found[1].lower()) in NAMES and found[2] != "REDACTED":
