@@ -95,7 +95,7 @@ def test_a_story_says_what_went_wrong_and_never_that_a_write_was_applied() -> No
         event(1, "store", "fault", client="W1", fault=fault, when="after", method="put", key="k")
         for fault in ("answer lost after it was applied", "503")
     )
-    assert "⚡ answer lost<" in sequence.draw([lost], "").value
+    assert "⚡ PUT k: answer lost<" in sequence.draw([lost], "").value
     assert "503 (after the store decided)" in sequence.draw([busy], "").value
 
 

@@ -15,7 +15,7 @@ from lockkit.lab.widgets.models import described
 ROWS_MAX, FOLDED_MAX = 18, 200
 """So many rows and the cell above them fit on a screen; others before them are folded."""
 SAID_CHARS_MAX, KEY_CHARS_MAX = 76, 32
-VERSION_CHARS = 6
+VERSION_CHARS, LATE_MS = 6, 1.0
 ANSWERS = {"precondition_failed": "412, refused", "throttled": "429, throttled"}
 SIGNS = {"applied": "✓", "precondition_failed": "✗", "throttled": "✗", "missing": "∅"}
 STYLE = """<style>
@@ -68,9 +68,12 @@ def _said(each: Event) -> str:
             under = f"{condition} {version[:VERSION_CHARS]}"
             answer = ANSWERS.get(data["answer"], data["answer"])
             said = f"{str(data['method']).upper()} {name} {under} → {answer}"
+            if each.at_ms - (data["began_ms"] or each.at_ms) > LATE_MS:
+                said += f" (sent at {data['began_ms'] / 1000:.3f} s)"
             return _short(f"{sign} {' '.join(said.split())}".strip())
         case "fault":
-            return _short(f"⚡ {described(each)}")
+            what = f"{str(data['method']).upper()} {_named(str(data['key']))}: {described(each)}"
+            return _short(f"⚡ {what.replace('arrived', 'arrives')}")  # it was only sent
         case "stalled" | "resumed" | "killed" | "started":
             return f"‖ {each.kind}"
         case "note":
