@@ -307,7 +307,7 @@ def test_a_log_names_the_writer_of_each_listed_version() -> None:
     evidence = take_in([("log", log.encode()), ("list.json", json.dumps(listing).encode())])
     (write,) = evidence.events
     assert write["version"] == '"6dd671d9771f97132818793a016605ac"'
-    assert write["client"] == "spark-1@10.0.0.7"
+    assert write["client"] == "etl/spark-1@10.0.0.7"
     far = access("00:00:05", "PUT", 200)
     evidence = take_in([("log", far.encode()), ("list.json", json.dumps(listing).encode())])
     assert len(evidence.events) == 2
@@ -322,8 +322,40 @@ def test_several_clients_are_distinguished_by_name_or_address() -> None:
     log = read_store_log(text)
     assert log is not None
     assert [each.client for each in log.requests] == [
-        "spark-1@10.0.0.7", "spark-1@10.0.0.8", "ana@10.0.0.7", "somebody@10.0.0.7",
+        "etl/spark-1@10.0.0.7", "etl/spark-1@10.0.0.8", "ana@10.0.0.7", "somebody@10.0.0.7",
     ]  # fmt: skip
+
+
+def test_a_person_who_signs_in_by_mail_address_is_named_in_each_providers_log() -> None:
+    """CloudTrail's session name is the address; a query of Azure's log has columns of its own."""
+    role = {"arn": "arn:aws:sts::1:assumed-role/AWSReservedSSO_Admin_0a/bob@x.com"}
+    deleted = {
+        "TimeGenerated": "2026-01-01T00:00:03Z", "OperationName": "DeleteBlob", "StatusCode": "202",
+        "Uri": f"https://etl.blob.core.windows.net:443/lake/{KEY}", "CallerIpAddress": "10.0.0.9",
+        "RequesterUpn": "bob@x.com", "DurationMs": "12", "Type": "StorageBlobLogs",
+    }  # fmt: skip
+    for record, who in (
+        (trail("00:00:03", "DeleteObject", userIdentity=role),
+         "AWSReservedSSO_Admin_0a/bob@x.com@10.0.0.7"),
+        (deleted, "bob@x.com@10.0.0.9"),
+    ):  # fmt: skip
+        log = read_store_log(json.dumps(record))
+        assert log is not None and [each.client for each in log.requests] == [who]
+
+
+def test_a_deletion_of_several_objects_is_counted_where_their_keys_are_not_logged() -> None:
+    batch = trail("00:00:03", "DeleteObjects", requestParameters={"bucketName": "lake"})
+    (taken,) = take_in([("log", lines([*TRAIL, batch]).encode())]).taken
+    assert "1 deletions of several objects, whose keys it does not name" in taken.said
+
+
+def test_a_user_agent_with_quotes_hides_no_version_of_an_access_logs_row() -> None:
+    row = access("00:00:03", "DELETE", 204).replace("ua/2.1 os/linux", 'a "quoted" name')
+    old = row.replace('name" - ', 'name" 3HL4kqtJlcpXroDTDmJ+rmSpXd3dIbrHY ')
+    assert old != row
+    for line, found in ((row, 1), (old, 0)):
+        log = read_store_log(line)
+        assert log is not None and len(log.requests) == found
 
 
 def test_a_file_that_gzip_packed_is_unpacked_within_its_limit() -> None:
@@ -379,7 +411,7 @@ def test_a_time_that_is_no_number_keeps_the_request() -> None:
 @pytest.mark.parametrize(
     ("operation", "status", "who"),
     [
-        ("BATCH.DELETE.OBJECT", "204", "spark-1@10.0.0.7"),
+        ("BATCH.DELETE.OBJECT", "204", "etl/spark-1@10.0.0.7"),
         ("S3.EXPIRE.OBJECT", "-", "a lifecycle rule"),
         ("S3.CREATE.DELETEMARKER", "-", "a lifecycle rule"),
     ],

@@ -214,6 +214,8 @@ def _stored(log: store_logs.StoreLog) -> str:
              f"{log.others} other records"]  # fmt: skip
     if log.unread:
         parts.append(f"{log.unread} records could not be read")
+    if log.batches:
+        parts.append(f"{log.batches} deletions of several objects, whose keys it does not name")
     if not any(each.condition for each in log.requests):
         parts.append("it does not show conditions, and not what was written")
     return "; ".join(parts)

@@ -76,6 +76,8 @@ class StoreLog:
     requests: list[LoggedRequest] = field(default_factory=list)
     others: int = 0
     """Requests for other objects."""
+    batches: int = 0
+    """Deletions of several objects, of which CloudTrail names none."""
     unread: int = 0
 
 
@@ -108,6 +110,7 @@ def _gather(form: str, found: Iterable[LoggedRequest | str | None]) -> StoreLog:
             log.unread += 1
         elif isinstance(each, str) or not is_lock(each.key):
             log.others += 1
+            log.batches += each == "DeleteObjects"
         else:
             log.requests.append(each)
     log.requests.sort(key=lambda each: each.at_ms)
@@ -153,7 +156,7 @@ _ACCESS = re.compile(
     r'\S+ (?P<bucket>\S+) \[(?P<at>[^\]]{20,40})\] (?P<ip>\S+) (?P<who>\S+) (?P<id>\S+) '
     r'(?P<op>(?:REST|BATCH|S3|WEBSITE)\.\S+) (?P<key>\S+) (?P<request>"[^"]*"|-) '
     r"(?P<status>\d{3}|-) (?P<code>\S+) \S+ \S+ (?P<took>\d+|-)"
-    r'(?: \S+ (?:"[^"]*"|-) (?:"[^"]*"|-) (?P<version>\S+))?'
+    r'(?: \S+ (?:"[^"]*"|-) (?:".*"|-) (?P<version>\S+))?'
 )  # fmt: skip
 _ACCESS_METHODS = {
     **{f"REST.{method}.OBJECT": method for method in ("GET", "HEAD", "PUT", "DELETE")},
@@ -280,15 +283,17 @@ def _blob(record: Mapping[str, Any]) -> LoggedRequest | str | None:
         return OLD_VERSION
     container, _, key = unquote(uri.path).lstrip("/").partition("/")
     requester = _dict(fields, "requester")
-    who = requester.get("upn") or requester.get("objectId") or fields.get("type")
-    ip = str(fields.get("calleripaddress") or "").rpartition(":")[0]
-    status = str(fields.get("statuscode"))
-    took = fields.get("durationms")
+    who = requester.get("upn") or requester.get("objectId")  # or, in the answer of a query:
+    who = who or fields.get("requesterupn") or fields.get("requesterobjectid")
+    who = who or fields.get("authenticationtype") or fields.get("type")
+    ip = str(fields.get("calleripaddress") or "")
+    status, took = str(fields.get("statuscode")), str(fields.get("durationms"))
     return _request(
-        fields.get("time") or fields.get("timegenerated"), (who, ip), method, key,
+        fields.get("time") or fields.get("timegenerated"),
+        (who, ip.rpartition(":")[0] or ip), method, key,
         int(status) if status.isdecimal() else 0, condition=_used(fields.get("conditionsused")),
         version=str(fields.get("etag") or ""),
-        took_ms=float(took) if isinstance(took, int | float) else 0.0,
+        took_ms=float(took) if re.fullmatch(r"\d{1,9}(?:\.\d+)?", took) else 0.0,
         id=fields.get("correlationid"),  # the host may be a domain of the customer's
         place=f"{fields.get('accountname') or uri.netloc.partition('.')[0]}/{container}",
     )  # fmt: skip
@@ -328,9 +333,13 @@ def _request(
 
 
 def _name(who: object, ip: object) -> str:
-    """The last part of a principal's name, and its address: several clients may share either."""
-    name = "" if who == "-" or carries_secret(str(who)) else str(who or "").rpartition("/")[2]
-    name = name or "somebody"
+    """The last part of a principal's name, of a role's session with the role, and its address.
+
+    Several clients may share any of them: many programs name their sessions alike.
+    """
+    role, _, last = str(who or "").rpartition("assumed-role/")
+    name = last if role else last.rpartition("/")[2]
+    name = "somebody" if name in ("", "-") or carries_secret(name) else name
     return f"{name[:60]}@{str(ip)[:45]}" if ip and ip != "-" else name[:60]
 
 
