@@ -8,6 +8,7 @@ pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
 from lockkit.lab.course.contention import NOT_AT_ALL, ServiceHandoff, wait
 from lockkit.lab.course.honest import SPEAK_S3, sort_out
+from lockkit.lab.course.peers import _contended
 from lockkit.lab.course.striping import (
     A_MOMENT,
     AS_MANY,
@@ -112,3 +113,15 @@ def test_sequential_requests_expose_three_unsafe_places_and_not_the_racy_one() -
 def test_a_missing_place_is_reported() -> None:
     with pytest.raises(ValueError, match="no place 'tea'; there are aws; spaces; rgw"):
         sort_out("tea")
+
+
+# --- 17: how long a writer waits whose appends are refused ----------------------------------------
+
+
+def test_a_writer_that_never_commits_waits_until_the_end() -> None:
+    def append(number: int) -> None:
+        if number == 0:
+            raise ValueError("another writer was first")
+
+    waits, still = _contended(append, 2, 0.1)
+    assert waits[0] == [] and still[0] > 0.09 and still[0] > max(waits[1])

@@ -30,19 +30,24 @@ def peers() -> str:
             lines.append(f"{name:<10} is not installed")
             continue
         with Emulator(latency_ms=LATENCY_MS) as server:
-            waits = _contended(make(server.s3), writers, seconds)
+            waits, still = _contended(make(server.s3), writers, seconds)
         done = sum(map(len, waits))
-        longest = max((each for one in waits for each in one), default=seconds)
+        longest = max([*still, *(each for one in waits for each in one)])
         least, most = min(map(len, waits)), max(map(len, waits))
         lines.append(f"{name:<10} {done / seconds:4.1f} commits/s by {writers} writers, longest "
                      f"wait {longest:.1f} s, {least} to {most} commits each")  # fmt: skip
     return "\n".join(lines)
 
 
-def _contended(append: Callable[[int], None], writers: int, seconds: float) -> list[list[float]]:
-    """How long each commit of each writer took; an append that is refused is tried again."""
+def _contended(
+    append: Callable[[int], None], writers: int, seconds: float
+) -> tuple[list[list[float]], list[float]]:
+    """How long each commit of each writer took, and for how long each still waits at the end.
+
+    An append that is refused is tried again.
+    """
     clock, waits = Clock(), [list[float]() for _ in range(writers)]
-    ends_ms = clock.boot_ms() + seconds * 1000
+    still, ends_ms = [0.0] * writers, clock.boot_ms() + seconds * 1000
 
     def work(number: int) -> None:
         began_ms = clock.boot_ms()
@@ -53,14 +58,15 @@ def _contended(append: Callable[[int], None], writers: int, seconds: float) -> l
                 continue
             if clock.boot_ms() < ends_ms:
                 waits[number].append((clock.boot_ms() - began_ms) / 1000)
-            began_ms = clock.boot_ms()
+                began_ms = clock.boot_ms()
+        still[number] = (ends_ms - began_ms) / 1000
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(writers)]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
-    return waits
+    return waits, still
 
 
 KEYS = {"aws_access_key_id": "lockkit", "aws_secret_access_key": "lockkit",
