@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
@@ -23,6 +24,7 @@ def silent(_kind: str, **_fields: Any) -> None:
     """An `Emit` that discards events."""
 
 
+_masked = lru_cache(256)(masked)  # a handle's texts recur: its key, its owner, its outcomes
 Listener = Callable[[str, "Event"], None]
 """`listener(url, event)`: the URL of the lock or table; "" for a store's own record."""
 
@@ -34,8 +36,7 @@ _listeners: list[Listener] = []
 def listening(listener: Listener) -> Iterator[None]:
     """Receive every event from now on, including those of handles that are already open.
 
-    The listener is called from any thread, in the middle of a lease. It must be fast and must not
-    raise.
+    It is called from any thread, in the middle of a lease. It must be fast, and must not raise.
     """
     _listeners.append(listener)
     try:
@@ -68,7 +69,6 @@ class EventSink:
     """An `Emit` of one handle in the lane `who`, for its observer, listeners and the log.
 
     An observer cannot fail what it observes: its first error is a warning (`ObserverFailed`).
-    An event has no password of an owner that is named like a URL.
     """
 
     url: str
@@ -78,7 +78,7 @@ class EventSink:
     _failed: list[str] = field(default_factory=list, repr=False, compare=False)
 
     def __call__(self, kind: str, **given: Any) -> None:
-        fields = {name: masked(x) if isinstance(x, str) else x for name, x in given.items()}
+        fields = {name: _masked(x) if isinstance(x, str) else x for name, x in given.items()}
         if LOG.isEnabledFor(logging.INFO):
             from lockkit.sinks.log_lines import log_event
 
