@@ -15,10 +15,12 @@ from typing import Any
 import psutil
 import pytest
 from lock_world import until
+from service_world import running
 
 from lockkit import open_lock
 from lockkit.cli.main import main
 from lockkit.cli.service_lock import open_service
+from lockkit.lab.processes.services.hive import HiveMetastore
 from lockkit.lab.server import Emulator
 from lockkit.recipes.terraform.lease import StateLease
 
@@ -37,6 +39,14 @@ SERVICES = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def patient_metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The shared one ends the lock of a silent holder after 6 s: on a busy machine before it was
+    looked at.
+    """
+    yield from running(HiveMetastore, tmp_path_factory.mktemp("hive"), timeout_s=3600)
+
+
 @pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A lock of this test's own at the service; its holder must renew it for hours of silence."""
@@ -51,7 +61,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             server = request.getfixturevalue("zookeeper")
             yield f"zookeeper://{server.address}/hudi/locks/{tmp_path.name}"
         case "hive":
-            server = request.getfixturevalue("metastore")
+            server = request.getfixturevalue("patient_metastore")
             yield f"hive://{server.address}/lake/{tmp_path.name[:60].rstrip('_').lower()}"
         case _:
             with Emulator(profile="azure") as server:
