@@ -226,6 +226,19 @@ def test_a_clock_that_is_ahead_makes_no_living_holder_of_a_lock_file_a_dead_one(
         assert [each.name for each in folder.iterdir()] == [NAME]
 
 
+def test_a_clock_that_is_behind_hides_no_dead_holder_of_a_lock_file(
+    folder: Path, ended: str
+) -> None:
+    url, behind = f"filesystem://{folder}?expire_minutes=1", Clock(offset_ms=-7_200_000)
+    orphaned(folder, ended.replace("/", "-of-another-host/", 1))
+    seen_s = time.time() - 300
+    os.utime(folder / NAME, (seen_s, seen_s))
+    with closing(open_lock(url, clock=behind)) as other:
+        found = other.holder()
+        assert found is not None and "overdue since" in found.ends and found.breakable[0]
+        assert not other.locked() and other.acquire(timeout=5)
+
+
 def test_a_living_holder_is_healthy_and_the_same_as_json(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,6 +50,8 @@ BEAT_S = 30.0
 """Renewed even without an expiry, to detect a file that was deleted by hand."""
 MISSED_MAX = 3
 """A holder that missed more renewals than this does not renew."""
+AHEAD_NS = 5_000_000_000
+"""A file that was renewed so much later than now shows that a clock is wrong."""
 RETRY_S = 0.2
 FLOCK_WAIT_S, FLOCK_POLL_S = 1.0, 0.002
 
@@ -158,7 +160,7 @@ class FilesystemLock(LeasedLock):
 
     def _is_held(self) -> bool:
         found = self._ask("read", self._read)
-        if found is None or not self._expired(found, self.clock.wall_ns()):
+        if found is None or not self._expired(found, self._by_ours(found)):
             return found is not None
         return not self._expired(found, self._now_ns() or self.clock.wall_ns())
 
@@ -174,7 +176,8 @@ class FilesystemLock(LeasedLock):
         if self.ttl_s and not found.lease_s:
             ends += " (by the expire_minutes of this URL)"
         now_ns, clock = self.clock.wall_ns(), "this machine's clock"
-        by_its = self._now_ns() if now_ns - found.modified_ns > MISSED_MAX * beat_s * 1e9 else None
+        in_time = -AHEAD_NS <= now_ns - found.modified_ns <= MISSED_MAX * beat_s * 1e9
+        by_its = None if in_time else self._now_ns()
         if by_its is not None:
             now_ns, clock = by_its, "the file system's clock"
         if lease_s and now_ns - found.modified_ns > lease_s * 1e9:
@@ -205,7 +208,7 @@ class FilesystemLock(LeasedLock):
 
     def _create(self) -> ServiceGrant | NotFree:
         found = self._read()
-        if found and not self._expired(found, self.clock.wall_ns()):
+        if found and not self._expired(found, self._by_ours(found)):
             return self._held(found)
         self._attempt = self.clock.unique()
         scratch = self._folder / f"{SCRATCH}-{self._attempt}"
@@ -266,6 +269,11 @@ class FilesystemLock(LeasedLock):
         """A holder with a longer lease than ours renews less often: its own counts then."""
         limit_s = max(self.ttl_s or 0, found.lease_s or 0)
         return self.ttl_s is not None and now_ns - found.modified_ns > limit_s * 1e9
+
+    def _by_ours(self, found: LockFileContent) -> int:
+        """The time by our clock; by the file system's, if the file is of a time to come."""
+        now_ns = self.clock.wall_ns()
+        return self._now_ns() or now_ns if found.modified_ns - now_ns > AHEAD_NS else now_ns
 
     def _now_ns(self) -> int | None:
         """The file system's clock: the time of a new file. None where this user can make none."""

@@ -54,10 +54,15 @@ def servers(uris: str) -> list[tuple[str, int]]:
     found = []
     for each in filter(None, (part.strip() for part in uris.split(","))):
         parts = urlsplit(each if "://" in each else f"thrift://{each}")
-        if parts.scheme != "thrift" or not parts.hostname or parts.username:
+        try:
+            port = PORT if parts.port is None else parts.port
+        except ValueError:  # it is no number, or above 65535
+            port = 0
+        if parts.scheme != "thrift" or not parts.hostname or parts.username or not port:
             said = clipped(repr(each), 100)
-            raise ValueError(f"a metastore's URI is thrift://host:port, not {said}")
-        found.append((parts.hostname, parts.port or PORT))
+            rule = "thrift://host:port with a port from 1 to 65535"
+            raise ValueError(f"a metastore's URI is {rule}, not {said}")
+        found.append((parts.hostname, port))
     if not found:
         raise ValueError("uris is empty: pass thrift://host:port,thrift://host:port")
     return found

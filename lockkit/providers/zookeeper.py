@@ -7,6 +7,7 @@ server ends. A client that was paused for longer cannot know, so a grant also ex
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -81,6 +82,9 @@ class ZookeeperLock(LeasedLock):
         **options: Any,
     ) -> None:
         check_texts(hosts=hosts, base_path=base_path, lock_key=lock_key)
+        ports = re.findall(r":([^\[\]:,/]*)(?=[,/]|$)", hosts)
+        if not all(re.fullmatch(r"[1-9]\d{0,4}", each) and int(each) < 65_536 for each in ports):
+            raise ValueError("hosts is host:port,host:port: each port is from 1 to 65535")
         self.path = _joined(base_path, lock_key)
         session_timeout_s = seconds("session_timeout_s", session_timeout_s, SERVICE_S_MAX)
         connection_timeout_s = seconds("connection_timeout_s", connection_timeout_s, SERVICE_S_MAX)
