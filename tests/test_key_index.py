@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockkit.table.read import key_index
-from lockkit.table.read.key_index import KeyIndex, hashed, repeats
+from lockkit.table.read.key_index import FirstPlaces, KeyIndex, hashed
 
 TEXTS = st.text(alphabet="ab\0é", max_size=20)
 
@@ -111,11 +111,18 @@ def test_keys_are_found_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
     assert_as_arrow(["a", "b"], ["b", "c", "a"])
     assert_as_arrow(["a", "b", "a"], ["b"])
-    assert repeats(pa.array([3, None, 3])) and not repeats(pa.array([3, None, None, 4]))
+    assert_firsts()
 
 
-def test_a_place_that_comes_twice_is_noticed() -> None:
-    assert repeats(pa.array([3, None, 3], pa.int32()))
-    assert not repeats(pa.array([3, None, None, 4], pa.int32()))
-    assert not repeats(pa.array([], pa.int32()))
-    assert not repeats(pa.array([None, None], pa.int32()))
+def assert_firsts() -> None:
+    first = FirstPlaces(6)
+    for places, kept in (
+        ([], []), ([None, None], [None, None]), ([3, None, None, 4], [3, None, None, 4]),
+        ([1, 1, 0, None, 1], [1, None, 0, None, None]), ([3, 2, 5, 2], [None, 2, 5, None]),
+        ([0, 5, 4], [None, None, None]), ([None], [None]),
+    ):  # fmt: skip
+        assert first.of(pa.array(places, pa.int32())).to_pylist() == kept
+
+
+def test_the_first_of_equal_places_is_kept_in_whichever_array_they_come() -> None:
+    assert_firsts()

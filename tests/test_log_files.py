@@ -35,6 +35,7 @@ from lockkit.table.format.log_blocks import (
 from lockkit.table.format.property_keys import checksum
 from lockkit.table.format.readable import readable
 from lockkit.table.format.timeline import V6, V9, TimelineNames, parse_timeline
+from lockkit.table.read import reader
 from lockkit.table.read.listed import LogSlice, _with_logs
 from lockkit.table.read.log_entries import LogColumns
 from lockkit.table.read.log_order import DELETE_ALWAYS, ROW
@@ -280,6 +281,17 @@ def test_a_row_of_the_base_file_with_a_greater_ordering_value_stays() -> None:
     log = data(T2, ("a", 5, 5), ("b", 5, 5), ("c", 5, 5))
     rows = merged([("a", 9, 9), ("b", 1, 1), ("d", 1, 1)], log, columns=("v",))
     assert [row["v"] for row in rows] == [1, 5, 5, 9]
+
+
+@pytest.mark.parametrize("batch_rows", [1, 100])
+def test_of_a_key_that_an_insert_stored_twice_the_first_row_is_merged(
+    batch_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Hudi does, in whichever batches of the base file the two rows come."""
+    monkeypatch.setattr(reader, "BATCH_ROWS", batch_rows)
+    twice = [("a", 1, 1), ("b", 1, 2), ("a", 1, 3)]
+    rows = merged(twice, data(T2, ("a", 2, 7)), columns=("v",))
+    assert [row["v"] for row in rows] == [2, 3, 7]
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["base file", "log files alone"])

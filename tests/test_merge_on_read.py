@@ -128,33 +128,39 @@ def test_any_writes_are_read_as_the_dictionary_and_hudi_rs_read_them(
                     model.empty(region)
             model.write(batch, delete=what == "delete")
             getattr(table, what)(rows(*batch))
-        for whole_bytes_max, fold in ((8 << 20, 8), (8 << 20, 0), (0, 8)):  # 0: batch by batch
-            monkeypatch.setattr(merging_logs, "WHOLE_BYTES_MAX", whole_bytes_max)
-            monkeypatch.setattr(merging_logs, "WHOLE_FOLD", fold)
-            monkeypatch.setattr(reader, "BATCH_ROWS", 1)
+        monkeypatch.setattr(reader, "BATCH_ROWS", 1)
+        for ahead_bytes_max in (32 << 20, 0):  # 0: all but the first batch in its turn
+            monkeypatch.setattr(merging_logs, "AHEAD_BYTES_MAX", ahead_bytes_max)
             assert shown(table.read()) == model.rows
             some = table.read(columns=["id"], filters=[("v", ">", 40)])
             assert sorted(some["id"].to_pylist()) == [key for key, _, _, v in model.rows if v > 40]
     assert theirs(tmp_path / "t") == model.rows
 
 
-@pytest.mark.parametrize("same", [True, False], ids=["one text", "many texts"])
-def test_a_small_base_file_of_many_rows_is_not_held_in_memory(
-    same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_few_rows_of_a_slice_are_in_memory_before_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The size of its file says little: equal values take no room there."""
-    held, read_once = [], merging_logs._read_once
-    monkeypatch.setattr(merging_logs, "WHOLE_BYTES_MAX", 100_000)
-    monkeypatch.setattr(
-        merging_logs, "_read_once", lambda *given: held.append(read_once(*given)) or held[-1]
-    )
-    texts = ["x" * 1000 if same else f"{n:09}" for n in range(3000)]
+    """The size of a base file says little: equal values take no room there."""
+    monkeypatch.setattr(merging_logs, "AHEAD_BYTES_MAX", 100_000)
+    monkeypatch.setattr(reader, "BATCH_ROWS", 10)
+    scan, read = reader.scan_slice, list[int]()
+
+    def counted(wanted: Any, of: Any, file: Any) -> Any:
+        for batch in scan(wanted, of, file):
+            read.append(batch.num_rows)
+            yield batch
+
+    texts = ["x" * 1000] * 3000
     with made(f"file://{tmp_path}/t", partition_by=None, precombine=None, buckets=1) as table:
         table.upsert(pa.table({"id": [str(n) for n in range(3000)], "v": texts}))
         table.upsert(pa.table({"id": ["7"], "v": ["new"]}))
-        found = table.read()
-    assert [each is None for each in held] == [same]
-    assert sorted(found["v"].to_pylist()) == sorted([*texts[:7], "new", *texts[8:]])
+        wanted = reader.plan_scan(run(load_snapshot(), table.store, Clock()))
+        monkeypatch.setattr(reader, "scan_slice", counted)
+        with reader._arrive(wanted, wanted.slices[0], table.store, Clock()) as source:
+            assert 90 < sum(read) < 120
+            found = pa.Table.from_batches(scan(wanted, wanted.slices[0], source))
+    assert sum(read) == 3000
+    assert sorted(found["v"].to_pylist()) == ["new", *texts[1:]]
 
 
 def test_a_delete_of_an_unknown_key_stays_only_where_its_bucket_has_a_file_group() -> None:

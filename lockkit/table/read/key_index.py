@@ -180,19 +180,42 @@ def _mixed(hashes: Any, words: Any, masks: Any) -> Any:
     return mixed ^ (mixed >> np.uint64(29))
 
 
-def repeats(places: pa.Array) -> bool:
-    """Whether one of these places, which are not negative, comes twice; nulls do not count."""
-    import pyarrow.compute as pc
+class FirstPlaces:
+    """Keeps the first of equal places, which come in one array or in several."""
 
-    count = len(places) - places.null_count
-    try:
-        import numpy as np
-    except ImportError:
-        return bool(pc.count_distinct(places).as_py() < count)
-    values = places.drop_null().to_numpy()
-    seen = np.zeros(int(values.max(initial=-1)) + 1, np.bool_)
-    seen[values] = True
-    return bool(np.count_nonzero(seen) < count)
+    def __init__(self, count: int) -> None:
+        """Each place is less than `count`."""
+        import pyarrow as pa
+
+        self._seen: Any = pa.array([], pa.int32())
+        self._met = 0
+        with suppress(ImportError):
+            import numpy as np
+
+            self._seen = np.zeros(count, np.bool_)
+
+    def of(self, places: pa.Array) -> pa.Array:
+        """`places`, with null for each that came before."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found = places.drop_null()
+        if isinstance(self._seen, pa.Array):
+            known, self._seen = self._seen, pa.concat_arrays([self._seen, found]).unique()
+        else:
+            import numpy as np
+
+            values = found.to_numpy()
+            seen = self._seen[values]
+            self._seen[values] = True
+            met, self._met = self._met, int(np.count_nonzero(self._seen))
+            if self._met == met + len(values):
+                return places
+            known = pa.array(values[seen])
+        rows = pa.table({"place": places, "row": pa.arange(0, len(places))})
+        first = rows.group_by("place").aggregate([("row", "min")])["row_min"]
+        is_first = pc.is_in(rows["row"].combine_chunks(), value_set=first)
+        return pc.if_else(pc.and_not(is_first, pc.is_in(places, value_set=known)), places, None)
 
 
 def _first_ones(keys: pa.Array, hashes: Any) -> Any:

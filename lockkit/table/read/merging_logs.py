@@ -1,8 +1,8 @@
 """Merge on read: the rows of a file group whose log files are merged into its base file.
 
 Log blocks are applied in the order of their files, by the rule of `log_order`. In memory are the
-log files' rows, of the columns that are read, and for a moment the base file's keys. The rows
-of a large base file pass through it batch by batch.
+log files' rows, of the columns that are read. The rows of the base file pass through it batch by
+batch: each batch's keys are found among those of the log files, and it is never read twice.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import io
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lockkit.clock import Clock
@@ -35,17 +36,15 @@ from lockkit.table.format.log_blocks import (
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.read import log_order
-from lockkit.table.read.key_index import KeyIndex, repeats
+from lockkit.table.read.key_index import FirstPlaces, KeyIndex
 from lockkit.table.read.log_entries import LogColumns, LogEntries, fill, merged_entries
 from lockkit.table.read.log_slice import LogSlice, without_logs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-WHOLE_BYTES_MAX = 8 << 20
-"""A base file of at most this size is read once, its keys with its rows, and then is in memory."""
-WHOLE_FOLD = 8
-"""Rows that take more than so many times `WHOLE_BYTES_MAX` are not held: they are read again."""
+AHEAD_BYTES_MAX = 32 << 20
+"""Merged rows of a slice that are in memory before its turn comes."""
 LOGS_AT_ONCE = 4
 """Log files of a slice that are fetched at one time."""
 Scanning = Callable[..., Iterator["pa.RecordBatch"]]
@@ -57,19 +56,19 @@ class MergeSource:
 
     def __init__(self, base: BinaryIO | None, logs: Mapping[str, bytes]) -> None:
         self.base, self.logs = base, logs
-        self.merged: MergedLogs | None = None
-        """What `merge_logs` made of them, ahead of the scan."""
-        self.rows: list[pa.RecordBatch] | None = None
-        """What the scan gives, if it is done already."""
+        self.rows: Iterator[pa.RecordBatch] | None = None
+        """What the scan gives, if it has begun."""
 
     def merge(self, wanted: Any, of: LogSlice, scan: Scanning) -> None:
-        """Merge them ahead of the scan; of a small base file, do the scan as well."""
-        self.merged = merge_logs(wanted, of, self, scan)
-        if self.merged.stored is not None:
-            rows = list(scan_log_slice(wanted, of, self, scan))
-            self.rows, self.merged = rows, None
+        """Begin the scan ahead of its turn, with at most `AHEAD_BYTES_MAX` of rows."""
+        rows, ahead, size = scan_log_slice(wanted, of, self, scan), list[Any](), 0
+        while size <= AHEAD_BYTES_MAX and (batch := next(rows, None)) is not None:
+            ahead.append(batch)
+            size += batch.nbytes
+        self.rows = chain(ahead, rows)
 
     def close(self) -> None:
+        self.rows = None
         if self.base is not None:
             self.base.close()
 
@@ -169,66 +168,6 @@ def visible_blocks(logs: Mapping[str, bytes], of: LogSlice) -> list[Block]:
 # --- merging --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class MergedLogs:
-    """What the log files change: their rows, and which rows of the base file these replace."""
-
-    entries: LogEntries
-    """One for each key."""
-    stays: pa.Array
-    """Of each row of the base file."""
-    meets: pa.Array | None
-    """Of each row of the base file, the partial entry that is to be completed from it."""
-    added: pa.Array
-    """Which entries are rows by themselves."""
-    stored: pa.Table | None = None
-    """The base file's rows, if they are few enough to be read once, with the keys."""
-
-
-def merge_logs(wanted: Any, of: LogSlice, source: MergeSource, scan: Scanning) -> MergedLogs:
-    """Merge the log files, and match them with the base file's keys; `TableError`."""
-    import pyarrow as pa
-
-    schema = wanted.schema
-    of = _by_known_columns(of, schema)
-    order = pa.schema([schema.field(name) for name in of.ordering])
-    rows = pa.schema([schema.field(name) for name in wanted.needed])
-    own = of.key in rows.names and rows.field(of.key).type == pa.string()
-    columns = LogColumns(order, rows, of.key if own else RECORD_KEY)
-    entries = log_entries(of, source.logs, columns)
-    if source.base is None:
-        return MergedLogs(entries, pa.array([], pa.bool_()), None, _is_row(entries))
-    keys = tuple(dict.fromkeys((columns.key, *of.ordering)))
-    whole = source.base.seek(0, io.SEEK_END) <= WHOLE_BYTES_MAX
-    stored = _read_once(wanted, of, source.base, scan, keys) if whole else None
-    found = stored
-    if found is None:
-        few = replace(wanted, slices=(without_logs(of),), columns=keys, where=None)
-        source.base.seek(0)
-        found = pa.Table.from_batches(scan(few, few.slices[0], source.base), few.result)
-    source.base.seek(0)
-    merged = _matched(entries, found, columns.key, of.ordering)
-    return merged if stored is None else replace(merged, stored=stored.select(rows.names))
-
-
-def _read_once(
-    wanted: Any, of: LogSlice, base: BinaryIO, scan: Scanning, keys: Sequence[str]
-) -> pa.Table | None:
-    """The base file's rows and `keys`, or None if they take too much memory."""
-    import pyarrow as pa
-
-    names = tuple(dict.fromkeys((*keys, *wanted.needed)))
-    every = replace(wanted, slices=(without_logs(of),), columns=names, where=None)
-    base.seek(0)
-    found, size = list[pa.RecordBatch](), 0
-    for batch in scan(every, every.slices[0], pa.BufferReader(base.read())):
-        found.append(batch)
-        size += batch.nbytes
-        if size > WHOLE_FOLD * WHOLE_BYTES_MAX:
-            return None
-    return pa.Table.from_batches(found, every.result)
-
-
 def _by_known_columns(of: LogSlice, schema: pa.Schema) -> LogSlice:
     """By Hudi's rule a column that no row has orders none of them: the later one wins."""
     missing = [name for name in of.ordering if name not in schema.names]
@@ -274,7 +213,7 @@ def keys_to_write_whole(
     found = found.take(pc.indices_nonzero(pc.is_in(found.keys, value_set=keys)))
     if not len(order) or not len(is_row := _is_row(found)):
         return found.keys.filter(pc.invert(_is_row(found)))
-    place, goes = _met(found, stored(), RECORD_KEY, of.ordering)
+    place, goes = _Matching(found, RECORD_KEY, of.ordering).met(stored())
     every = pa.arange(0, len(found.keys)).cast(pa.int32())
     beaten = pc.is_in(every, value_set=place.filter(pc.and_not(place.is_valid(), goes)))
     late, newest = beaten, last.rows.take(pc.index_in(found.keys, value_set=last.keys))
@@ -309,59 +248,36 @@ def _is_row(entries: LogEntries) -> pa.Array:
     return pc.equal(entries.kinds, log_order.ROW)
 
 
-def _matched(
-    entries: LogEntries, stored: pa.Table, key: str, ordering: Sequence[str]
-) -> MergedLogs:
-    """`stored` has the base file's keys, in the column `key`, and ordering values."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+class _Matching:
+    """Finds the entries of a base file's rows, which come batch by batch."""
 
-    place, goes = _met(entries, stored, key, ordering)
-    lost = place.filter(pc.and_not(place.is_valid(), goes))
-    partial = None
-    if entries.has is not None:
-        partial = pc.if_else(pc.and_(goes, _is_row(entries).take(place)), place, None)
-        lost = pa.concat_arrays([lost, partial.drop_null()])
-    added = _is_row(entries)
-    if len(lost):
-        every = pa.arange(0, len(added)).cast(pa.int32())
-        added = pc.and_not(added, pc.is_in(every, value_set=lost))
-    return MergedLogs(entries, pc.invert(goes), partial, added)
+    def __init__(self, entries: LogEntries, key: str, ordering: Sequence[str]) -> None:
+        """The batches have the keys in the column `key`, and the `ordering` values."""
+        self._entries, self._key, self._ordering = entries, key, ordering
+        self._index = entries.index or KeyIndex(entries.keys)
+        self._first = FirstPlaces(len(entries.keys))
 
+    def met(self, stored: pa.Table) -> tuple[pa.Array, pa.Array]:
+        """Of each row, the entry of its key, and whether that one wins.
 
-def _met(
-    entries: LogEntries, stored: pa.Table, key: str, ordering: Sequence[str]
-) -> tuple[pa.Array, pa.Array]:
-    """Of each row of the base file, the entry of its key, and whether that one wins."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+        Of a key that an insert stored twice, Hudi merges the first row alone.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-    index = entries.index or KeyIndex(entries.keys)
-    place = _first_ones(index.places(stored[key]))
-    meets = pc.is_valid(place)
-    every = [stored[name] for name in ordering]
-    if not entries.order or log_order.all_replace(every, entries.order):
-        return place, meets
-    met = place.drop_null()
-    values = [each.filter(meets).combine_chunks() for each in every]
-    new = [each.take(met) for each in entries.order]
-    wins = log_order.replaces(values, entries.kinds.take(met), new)
-    if pc.all(wins).as_py():
-        return place, meets
-    goes = pc.replace_with_mask(pa.repeat(pa.scalar(False), len(place)), meets, wins)
-    return place, goes
-
-
-def _first_ones(place: pa.Array) -> pa.Array:
-    """Of a key that an insert stored twice, Hudi merges the first row alone."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not repeats(place):
-        return place
-    rows = pa.table({"place": place, "row": pa.arange(0, len(place))})
-    first = rows.group_by("place").aggregate([("row", "min")])["row_min"]
-    return pc.if_else(pc.is_in(rows["row"], value_set=first), place, None).combine_chunks()
+        place = self._first.of(self._index.places(stored[self._key]))
+        meets, order = pc.is_valid(place), self._entries.order
+        every = [stored[name] for name in self._ordering]
+        if not order or log_order.all_replace(every, order):
+            return place, meets
+        met = place.drop_null()
+        values = [each.filter(meets).combine_chunks() for each in every]
+        new = [each.take(met) for each in order]
+        wins = log_order.replaces(values, self._entries.kinds.take(met), new)
+        if pc.all(wins).as_py():
+            return place, meets
+        goes = pc.replace_with_mask(pa.repeat(pa.scalar(False), len(place)), meets, wins)
+        return place, goes
 
 
 def scan_log_slice(
@@ -374,23 +290,38 @@ def scan_log_slice(
     if source.rows is not None:
         yield from source.rows
         return
-    merged, at = source.merged or merge_logs(wanted, of, source, scan), 0
-    entries = merged.entries
+    of = _by_known_columns(of, wanted.schema)
+    order, needed = (
+        pa.schema([wanted.schema.field(name) for name in names])
+        for names in (of.ordering, wanted.needed)
+    )
+    own = of.key in needed.names and needed.field(of.key).type == pa.string()
+    columns = LogColumns(order, needed, of.key if own else RECORD_KEY)
+    entries = log_entries(of, source.logs, columns)
+    is_row, apart = _is_row(entries), list[pa.Array]()
     if source.base is not None:
-        plain = without_logs(of)
-        whole = replace(wanted, slices=(plain,), columns=wanted.needed, where=None)
-        stored = merged.stored.to_batches() if merged.stored is not None else None
-        for batch in scan(whole, plain, source.base) if stored is None else stored:
-            rows = pa.Table.from_batches([batch])
-            yield from _result(wanted, rows.filter(merged.stays.slice(at, len(batch))))
-            if merged.meets is not None:
-                place = merged.meets.slice(at, len(batch))
-                met = entries.take(place.drop_null())
-                found = rows.filter(place.is_valid())
-                yield from _result(wanted, fill(met, found, place.drop_null().is_valid()).rows)
-            at += len(batch)
-    every = pc.all(merged.added).as_py()
-    yield from _result(wanted, entries.rows if every else entries.rows.filter(merged.added))
+        matching, plain = _Matching(entries, columns.key, of.ordering), without_logs(of)
+        names = tuple(dict.fromkeys((*wanted.needed, columns.key, *of.ordering)))
+        whole = replace(wanted, slices=(plain,), columns=names, where=None)
+        source.base.seek(0)
+        for batch in scan(whole, plain, source.base):
+            stored = pa.Table.from_batches([batch])
+            place, goes = matching.met(stored)
+            rows = stored.select(needed.names)
+            yield from _result(wanted, rows.filter(pc.invert(goes)))
+            apart.append(place.filter(pc.and_not(place.is_valid(), goes)))
+            if entries.has is not None:
+                partial = pc.if_else(pc.and_(goes, is_row.take(place)), place, None)
+                found, partial = rows.filter(partial.is_valid()), partial.drop_null()
+                filled = fill(entries.take(partial), found, partial.is_valid())
+                yield from _result(wanted, filled.rows)
+                apart.append(partial)
+    lost = pa.chunked_array(apart, pa.int32())
+    if len(lost):
+        every = pa.arange(0, len(is_row)).cast(pa.int32())
+        is_row = pc.and_not(is_row, pc.is_in(every, value_set=lost.combine_chunks()))
+    rows = entries.rows if pc.all(is_row).as_py() else entries.rows.filter(is_row)
+    yield from _result(wanted, rows)
 
 
 def _result(wanted: Any, rows: pa.Table) -> Iterator[pa.RecordBatch]:

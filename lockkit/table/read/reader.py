@@ -326,7 +326,7 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
     # No whole columns and few batches ahead, so that memory holds about one row group.
     lean = ds.ParquetFragmentScanOptions(pre_buffer=False)
     try:
-        source = file if isinstance(file, pa.NativeFile) else pa.PythonFile(file, "r")
+        source = pa.PythonFile(file, "r")
         scanner = ds.ParquetFileFormat().make_fragment(source).scanner(
             schema=wanted.schema, columns=list(wanted.columns), filter=wanted.where,
             batch_size=BATCH_ROWS, batch_readahead=1, fragment_scan_options=lean,
