@@ -14,7 +14,7 @@ from lockkit.lab.course.ticking import ticks
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import LEASE_MUTANTS, Mutant
 from lockkit.lab.verify.scenarios import SCENES
-from lockkit.lab.verify.sim import LEASE, SeedOutcome, SimScenario, simulate
+from lockkit.lab.verify.sim import LEASE, SeedOutcome, SimScenario, in_words, simulate
 from lockkit.lab.verify.table.scenario import SCENARIO as TABLE
 from lockkit.lab.widgets.seeds.moments import SeedMoment, mutant_of, scenario_of
 
@@ -73,7 +73,7 @@ class MutantRun:
 
         verdict = self.verdict
         seen = verdict.kind is Kind.INVALID
-        because = verdict.because if seen else f"{self.harm} ({SIMULATOR})" if self.harm else ""
+        because = verdict.because if seen else f"{in_words(self.harm)} ({SIMULATOR})" if self.harm else ""
         if not any(each.kind == "held" for each in self.events):
             return sequence.draw(self.events, because)
         lanes = Workbench.replay([*self.events, *self._stopped()])
@@ -87,14 +87,14 @@ class MutantRun:
             return []
         last = max(self.events, key=lambda each: each.at_ms)
         who = next((each.who for each in reversed(self.events) if each.who != STORE), last.who)
-        text = f"the simulator stops here; violated: {self.harm}"
+        text = f"the simulator stops here; {in_words(self.harm)}"
         return [event(last.at_ms + AFTER_MS, who, "note", text=text)]
 
     def __str__(self) -> str:
         return f"harm after {self.moves} moves" if self.harm else f"no harm in {self.moves} moves"
 
     def __repr__(self) -> str:
-        why = f"; violated: {self.harm}" if self.harm else ""
+        why = f"; {in_words(self.harm)}" if self.harm else ""
         return f"{self.moment}, {self}{why}"
 
     @property

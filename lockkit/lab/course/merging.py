@@ -189,9 +189,10 @@ def _drawn(files: Any) -> str:
         kind = "log file" if each.is_log else "base file"
         state = {READ: "", PENDING: "pending"}.get(each.standing, "gone")
         mark = "" if each.standing == READ else f" ({escape(each.standing)})"
+        owner = "the set-up" if each.owner == "W0" else each.owner
         box = f"{kind[:4].strip()} {escape(each.owner)} {state}"
         rows = escape(_said(each.rows))
-        return f"<div class='{box}'><b>{kind}</b> of {escape(each.owner)}{mark}<br>{rows}</div>"
+        return f"<div class='{box}'><b>{kind}</b> of {escape(owner)}{mark}<br>{rows}</div>"
 
     return f"{STYLE}<div class='lockkit-files'>{''.join(map(drawn, files))}</div>"
 

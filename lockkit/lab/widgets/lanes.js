@@ -423,7 +423,7 @@ class View {
     this.proof.hidden = !this.plan.stops.some((stop) => stop.evidence);
     if (this.live) this.follow(scene.keep ?? null);
     else if (ended) this.scroll((box) => { box.scrollTop = this.plan.height; });
-    else if (seen !== null) this.scroll((box) => { box.scrollTop = interpolate(this.plan.anchors, seen) - box.clientHeight / 2; });
+    else if (seen !== null && (this.put === undefined || typeof this.shownHarm !== "string")) this.scroll((box) => { box.scrollTop = interpolate(this.plan.anchors, seen) - box.clientHeight / 2; });
     else this.atHarm();
     this.visible(true);
     this.scrub();
