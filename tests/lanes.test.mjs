@@ -118,8 +118,18 @@ test("a label without room says less, and what it says is still true", () => {
   assert.deepEqual([7, 3].map((room) => told("slot 12 e3", room)), ["slot 12", "s12"]);
   assert.deepEqual([10, 6].map((room) => told("Q1 reads, Q3 writes", room)), ["Q1 r, Q3 w", "Q1 r \u2026"]);
   assert.equal(told("claim 41c7: done", 7), "claim \u2713");
+  assert.notEqual(told("epoch 7 wrote after epoch 9", 20), "epoch 7 wrote after");
   assert.equal(told("takeover", 5), "take\u2026");
   assert.ok(told("g17 9f1c", 3).length === 3 && told("", 0) === "");
+});
+
+test("eight lanes fit a notebook of 800 pixels without its list of files", () => {
+  const scene = named("good/throttled_release");
+  const writers = [1, 2, 3, 4, 5, 6].map((n) => ({ id: `W${n}`, title: `W${n}`, role: "writer", hue: n - 1, state: "" }));
+  const table = { id: "table", title: "table", role: "truth", state: "" };
+  const mark = { id: "t", kind: "commit", label: "..000001", lane: "table", hue: 0, t: 0 };
+  const plan = layout({ ...scene, lanes: [scene.lanes[0], ...writers, table], marks: [...scene.marks, mark] }, 735);
+  assert.deepEqual([plan.lanes.length, plan.width], [8, 735]);
 });
 
 test("a bold label takes more room than another one of as many letters", () => {

@@ -275,6 +275,20 @@ def test_a_late_answer_or_request_is_called_what_it_is(
                 if each["look"] == "late" and "412" in each["label"]]  # fmt: skip
 
 
+def test_the_mark_of_a_broken_rule_is_in_the_lane_of_the_writer_whose_write_broke_it() -> None:
+    drawn = run_scene(play(SeedMoment.of("lease/fence off:2221")), "lease")
+    assert [each["lane"] for each in drawn["marks"] if each["kind"] == "harm"] == ["W2"]
+
+
+def test_the_evidence_of_a_wrong_decision_is_its_fence_and_the_offers_and_the_instants_are_short(
+) -> None:
+    drawn = run_scene(play(SeedMoment.of("group/batch:2879")), "group")
+    proofs = [each["label"] for each in drawn["arrows"] if each["evidence"]]
+    assert proofs[-3:] == ["offer", "offer", "decides 2"]
+    (harm,) = (each["label"] for each in drawn["marks"] if each["kind"] == "harm")
+    assert harm == "rule broken here: ..800329 overlooks ..800327"
+
+
 def test_a_push_that_is_acknowledged_too_early_is_seen_as_done_and_still_on_its_way() -> None:
     outcome = play(SeedMoment.of("queue/acknowledge at once:1"))
     drawn = run_scene(outcome, "queue")

@@ -222,3 +222,9 @@ def test_the_command_prints_a_link_that_it_opens_itself(
     assert capsys.readouterr().out.splitlines()[-1].strip() == opened
     assert main(["simulate", "--moment", opened, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["link"] == opened
+
+
+def test_an_error_of_the_service_that_ends_a_run_is_a_violation_and_not_raised() -> None:
+    violation = play(SeedMoment.of("group/unproven:3300")).violation
+    assert violation is not None
+    assert violation.startswith("no client ends by an unexpected error: NoTable(")

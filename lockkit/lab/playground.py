@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import LockkitError
-from lockkit.events import plain, read
+from lockkit.events import plain, read, shortened
 from lockkit.lab.verify.check import Kind, Verdict, check
 from lockkit.lab.verify.sim import SeedOutcome, in_words
 from lockkit.lab.widgets.export import replayed
@@ -132,7 +132,7 @@ def _run(moment: SeedMoment) -> Answer:
     step = whole.steps if moment.step is None else min(moment.step, whole.steps)
     moment = replace(moment, step=step)
     outcome = whole if step == whole.steps else play(moment)
-    wrong = outcome.violation and in_words(outcome.violation)
+    wrong = outcome.violation and shortened(in_words(outcome.violation))
     over = "nothing went wrong" if step == whole.steps else "nothing is wrong so far"
     events = outcome.run.world.history()
     scene = run_scene(outcome, moment.scenario) | {"newest": True}

@@ -73,7 +73,8 @@ class MutantRun:
 
         verdict = self.verdict
         seen = verdict.kind is Kind.INVALID
-        because = verdict.because if seen else f"{in_words(self.harm)} ({SIMULATOR})" if self.harm else ""
+        harm = f"{in_words(self.harm)} ({SIMULATOR})" if self.harm else ""
+        because = verdict.because if seen else harm
         if not any(each.kind == "held" for each in self.events):
             return sequence.draw(self.events, because)
         lanes = Workbench.replay([*self.events, *self._stopped()])

@@ -27,6 +27,7 @@ const LEGEND = [
   ["brace, looks x5", "reads of a client that waits, drawn as one"],
 ];
 // What a state in a lane's head means; said on hover.
+const HINT = "Point at an event, or Tab into the diagram and walk with the arrow keys.";
 const STATES = {
   holds: "it counts on the lock, and the lock object names it",
   superseded: "it still counts on the lock, and another client has it",
@@ -205,7 +206,7 @@ class View {
     this.scroller.tabIndex = -1;
     this.canvas = svg("svg", { role: "group", "aria-label": "Space-time diagram: time runs down; arrow keys walk through the events" }, this.scroller);
     this.empty = html("div", "lk-empty", "", this.pane);
-    this.detail = html("div", "lk-detail", "Point at an event, or Tab into the diagram and walk with the arrow keys.", this.pane);
+    this.detail = html("div", "lk-detail", HINT, this.pane);
     this.detail.setAttribute("aria-live", "polite");
     this.side = html("div", "lk-side", "", body);
     this.rows = new Rows(this.side, (row) => this.rowed(row));
@@ -393,6 +394,7 @@ class View {
     this.drawnLive = live;
     if (any) this.paint(scene, ended, again && this.plan ? this.seen() : null);
     else { this.canvas.replaceChildren(); this.plan = this.hay = this.times = null; }
+    if (any && !again && !this.live) this.tell(this.selected);   // not of the run before
     this.mode();
     this.rows.name(scene.caption || GENERATIONS);
     this.rows.fill(scene.rows || [], live, ended);
@@ -682,7 +684,7 @@ class View {
 
   tell(id) {
     const found = this.plan && this.details.get(id);
-    if (found) this.detail.textContent = found;
+    if (found || !this.live) this.detail.textContent = found || HINT;
   }
 
   select(id, mine) {

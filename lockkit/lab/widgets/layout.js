@@ -70,7 +70,7 @@ const SHORTER = [
   [/^conflict with .*$/, "conflict"], [/^(epoch \d+) is over$/, "$1 over"], [/^epoch (\d+) over$/, "e$1 over"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^(commit )?refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
   [/^stalled (.+)$/, "$1"], [/^(rule broken here): .*$/, "$1"], [/^rule broken here$/, "rule broken"], [/^rule broken$/, "broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^never granted$/, "no grant"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
-  [/^(g\d+) .*$/, "$1"], [/^\.\.\d\d(\d{4})$/, "..$1"], [/^(.+) epoch \d+$/, "$1"],
+  [/^(g\d+) .*$/, "$1"], [/^\.\.\d\d(\d{4})$/, "..$1"], [/^(\S+) epoch \d+$/, "$1"],
   [/^PUT if (?:absent|unchanged) (.+)$/, "PUT $1"], [/^(PUT|GET|LIST) .+$/, "$1"],
   [/^commit (\d+)$/, "com. $1"], [/^com\. (\d+)$/, "c$1"], [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish for (.+)$/, "for $1"], [/^for \w+$/, "pub."], [/^publish$/, "pub."], [/^fence$/, "fen."], [/^confirm$/, "conf."], [/^exited$/, "exit"], [/^checked$/, ""], [/^tests the store$/, "tests"],
   [/^(.+) \+\d+$/, "$1"], [/^(\w+) stripe (\d+)$/, "$1 $2"], [/^complete (.+)$/, "compl. $1"], [/^acquire (.+)$/, "acq. $1"], [/^release (.+)$/, "rel. $1"], [/^renew (.+)$/, "ren. $1"], [/^append (.+)$/, "app. $1"], [/^campaign (.+)$/, "camp. $1"], [/^collect (.+)$/, "coll. $1"], [/^resign (.+)$/, "res. $1"],
@@ -142,7 +142,7 @@ export function layout(scene, width, options = {}) {
   const margin = shown.length && shown[shown.length - 1].role === "writer" ? WRITER_W : TABLE_W;
   const tiny = width < TINY;
   const edge = crowded ? EDGE_CROWDED : tiny ? EDGE_TINY : narrow ? Math.min(margin, LANE_NARROW) : margin;
-  const lanes = place(shown, width, gutter, edge, crowded ? LANE_CROWDED : tiny ? LANE_TINY : narrow ? LANE_NARROW : LANE_LEAST);
+  const lanes = place(shown, width, gutter, edge, crowded ? LANE_CROWDED : tiny ? LANE_TINY : narrow || shown.length >= MANY_LANES ? LANE_NARROW : LANE_LEAST);
   const at = Object.fromEntries(lanes.map((lane) => [lane.id, lane.x]));
   const marks = scene.marks.filter((m) => at[m.lane] !== undefined);
   const wide = lanes.length ? Math.max(width, lanes[lanes.length - 1].x + edge) : width;

@@ -14,11 +14,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from lockkit.errors import LockkitError
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.sim import lease
 from lockkit.lab.verify.sim.run import SeedRun
-from lockkit.lab.verify.sim.task import Stopped, Violated
+from lockkit.lab.verify.sim.task import UNEXPECTED, Stopped, Violated
 from lockkit.lab.verify.sim.world import Branch
 
 __all__ = ["CHECKER", "LEASE", "Branch", "SeedOutcome", "SimScenario", "in_words",
@@ -102,6 +103,8 @@ def simulate(
             pass
         except Violated as violated:
             violation = str(violated)
+        except LockkitError as error:  # of the service that ends the run
+            violation = str(Violated(UNEXPECTED, repr(error)))
     if judge:
         verdict = check(
             each for each in world.history()

@@ -18,6 +18,9 @@ class WaitUntil:
     ready: Callable[[], bool]
 
 
+UNEXPECTED = "no client ends by an unexpected error"
+
+
 class Violated(BaseException):
     """An invariant is broken, and the run ends. Procedures must not catch this."""
 

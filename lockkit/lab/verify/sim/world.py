@@ -23,6 +23,7 @@ from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, SimStore, Store
 from lockkit.lab.verify.sim.recorded import history_of
 from lockkit.lab.verify.sim.schedule import Mover, Pct, Uniform
 from lockkit.lab.verify.sim.task import (
+    UNEXPECTED,
     Join,
     LateWrite,
     Node,
@@ -406,7 +407,7 @@ class SimWorld:
         join = task.parent
         if join is None:
             if isinstance(result, Exception) and task.node in self.nodes:
-                raise Violated("no client ends by an unexpected error", f"{task.name}: {result!r}")
+                raise Violated(UNEXPECTED, f"{task.name}: {result!r}")
             return
         join.results[task.place] = result
         join.left -= 1

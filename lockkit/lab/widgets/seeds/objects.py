@@ -1,4 +1,7 @@
-"""The picture of a simulated scenario that has no single lock: its objects, and who wrote what."""
+"""The picture of a simulated scenario that has no single lock: its objects, and who wrote what.
+
+One file because each part of the picture is found in the requests of the whole run.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ from math import inf
 from typing import Any
 
 from lockkit.errors import NoAnswer
-from lockkit.events import Event
+from lockkit.events import INSTANT, Event, shortened
 from lockkit.lab.verify.check import check
+from lockkit.lab.verify.check.lanes import decisions
 from lockkit.lab.verify.sim import CHECKER, SeedOutcome, in_words
 from lockkit.lab.verify.sim.memory_store import DecidedRequest
 from lockkit.lab.verify.sim.task import TaskPhase
 from lockkit.lab.verify.sim.world import SimWorld
-from lockkit.lab.widgets.models import HistoryModel, place, spot
+from lockkit.lab.widgets.models import HistoryModel, instant_of, place, spot
 from lockkit.lab.widgets.scene import (
     LOCK_LANE,
     NO_LANE,
@@ -49,12 +53,10 @@ TITLES = {
 """The scenarios that are drawn here, and what their objects are together."""
 AFTER_MS = 2_000.0
 """How much of a harm is drawn that nothing ends."""
-PAST = "but its lease is over"
-RETRY = "the SDK's own retry"
-_WORD = re.compile(r"[\w.]*\w")
+PAST, RETRY = "but its lease is over", "the SDK's own retry"
+_WORD, _WORD_CHARS = re.compile(r"[\w.]*\w"), 4
 _NUMBERED = re.compile(r"\b(?:epoch|slot|stripe) \d+\b")
 _MEMORY = re.compile(r'"recent":.*?,(?="jobs")')
-_WORD_CHARS = 4
 
 
 def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
@@ -67,10 +69,12 @@ def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
         return whole(events)
     leases = list(_leases(events, violation))
     ends = [each["until_ms"] for each in leases if each["until_ms"] > world.time.now_ms]
-    scene = whole(events, evidence=[*check(events).evidence, *leases, *_last_writes(events)],
-                  now_ms=min(ends, default=None))  # fmt: skip
+    proofs = [*check(events).evidence, *leases, *_last_writes(events, violation)]
+    scene = whole(events, evidence=proofs, now_ms=min(ends, default=None))
     known = {each["id"] for each in scene["lanes"] if each["role"] == "writer"}
-    going = world.going.name if world.going else ""
+    last = [each.client for each in world.memory_store.truth[-1:]
+            if each.at_ms == world.time.now_ms]  # fmt: skip
+    going = last[0] if last else world.going.name if world.going else ""
     lanes = _named(violation, known) or [going if going in known else TABLE_LANE]
     at_ms = round(world.time.now_ms - events[0].at_ms, 4)
     marks = [*scene["marks"], *(_harm(n, each, at_ms, violation) for n, each in enumerate(lanes))]
@@ -97,12 +101,15 @@ def _leases(events: list[Event], violation: str) -> Iterator[Event]:
         yield replace(began[who], data={**began[who].data, "until_ms": until_ms})
 
 
-def _last_writes(events: list[Event]) -> Iterator[Event]:
-    """The last write that was applied and is drawn, and the one before it to the same object."""
-    applied = [each for each in events if each.kind == "request" and each["applied"]
-               and place(spot(str(each["key"])))]  # fmt: skip
-    if applied:
-        yield from [each for each in applied if each["key"] == applied[-1]["key"]][-2:]
+def _last_writes(events: list[Event], violation: str) -> list[Event]:
+    """The last write that is drawn, the one before it there, and those of the named instants."""
+    named, applied = set(INSTANT.findall(violation)), [
+        each for each in events if each.kind == "request" and each["applied"]
+        and place(spot(str(each["key"])))
+    ]  # fmt: skip
+    last = [each for each in applied if each["key"] == applied[-1]["key"]][-2:]
+    return last + [each for each in applied if named.intersection(
+        [instant_of(each["key"]), *(instant for instant, _ in decisions(each))])]
 
 
 def _named(violation: str, known: Collection[str]) -> list[str]:
@@ -112,8 +119,8 @@ def _named(violation: str, known: Collection[str]) -> list[str]:
 
 
 def _harm(n: int, lane: str, at_ms: float, violation: str, hue: int = NO_LANE) -> Scene:
-    because = text(violation.removeprefix(CHECKER).partition(": ")[2])
-    return harm_mark(n, lane, at_ms, because, text(in_words(violation)), hue)
+    because = text(shortened(violation.removeprefix(CHECKER).partition(": ")[2]))
+    return harm_mark(n, lane, at_ms, because, text(shortened(in_words(violation))), hue)
 
 
 class _Objects:
