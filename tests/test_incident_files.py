@@ -88,6 +88,13 @@ THREADS = {
         "botocore.parsers Response headers: {'Date': 'Wed, 01 Jan 2025 10:00:00 GMT', 'ETag': "
         "'\"%s\"'}\n"),
     ),
+    "http.client": (
+        f"send: b'PUT /lake/{LOCK} HTTP/1.1\\r\\nHost: h\\r\\nIf-Match: \"v1\"\\r\\n\\r\\n'\n",
+        (
+            "reply: 'HTTP/1.1 200 OK\\r\\n'\nheader: Date: Wed, 01 Jan 2025 10:00:00 GMT\n"
+            "header: ETag: \"%s\"\n"
+        ),
+    ),
     "azure-core": (
         ("azure.core.pipeline.policies.http_logging_policy Request URL: "
         f"'https://a.test/lake/{LOCK}'\nRequest method: 'PUT'\n    'If-Match': '\"v1\"'\n"),

@@ -169,11 +169,11 @@ class FilesystemLock(LeasedLock):
         found = self._ask("read", self._read)
         if found is None:
             return None
-        lease_s = found.lease_s or self.ttl_s
+        lease_s = max(found.lease_s or 0.0, self.ttl_s or 0.0) or None
         beat_s = (lease_s if found.lease_s is None else found.lease_s) or BEATS_PER_LEASE * BEAT_S
         beat_s /= BEATS_PER_LEASE
         ends = f"{lease_s:g} s after its last renewal" if lease_s else "never: by a break"
-        if self.ttl_s and not found.lease_s:
+        if self.ttl_s and self.ttl_s > (found.lease_s or 0.0):
             ends += " (by the expire_minutes of this URL)"
         now_ns, clock = self.clock.wall_ns(), "this machine's clock"
         in_time = -AHEAD_NS <= now_ns - found.modified_ns <= MISSED_MAX * beat_s * 1e9

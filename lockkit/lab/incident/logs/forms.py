@@ -39,7 +39,7 @@ _REQUEST_LINE = re.compile(rb"([A-Z]{3,7}) (\S{1,8000}) HTTP/1")
 def of_http_client(lines: Iterable[str], who: str, times: LogTimes) -> Found:
     done: list[SentRequest] = []
     sent: SentRequest | None = None
-    status, headers, unread = 0, dict[str, str](), 0
+    status, headers, unread, mixed = 0, dict[str, str](), 0, False
 
     def finish() -> None:
         nonlocal sent, status, headers
@@ -59,6 +59,7 @@ def of_http_client(lines: Iterable[str], who: str, times: LogTimes) -> Found:
             if sent is not None and data:
                 sent = with_body(sent, data)
         elif found := _REPLY.search(line):
+            mixed |= status >= 200  # a second answer: threads share the log
             status = int(found[1])
         elif found := _HEADER.match(line):
             name = found[1].lower()
@@ -69,7 +70,7 @@ def of_http_client(lines: Iterable[str], who: str, times: LogTimes) -> Found:
         elif line.startswith(("send:", "header:")):
             unread += 1
     finish()
-    return done, unread
+    return ([], unread + len(done)) if mixed else (done, unread)
 
 
 def _bytes(shown: str) -> bytes:
@@ -174,7 +175,6 @@ def of_azure_core(lines: Iterable[str], who: str, times: LogTimes) -> Found:
         if not traced or (AZURE_CORE.search(line) and POLICY not in line):
             read.line(line)
     read.finish()
-    # Threads that share the log: no line of an answer shows whose it is.
     return ([], read.unread + len(read.done)) if read.mixed else (read.done, read.unread)
 
 
@@ -185,7 +185,7 @@ class _AzureReader:
         self.done: list[SentRequest] = []
         self.unread = 0
         self.mixed = False
-        """There was a second answer to one request."""
+        """There was a second answer to one request: threads share the log."""
         self._who, self._times = who, times
         self._clear("")
 
