@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -120,6 +121,8 @@ def test_a_history_is_judged_with_its_evidence() -> None:
     ("check", {"history": "[]"}, "line 1"),
     ("check", {"history": '{"at_ms":1,"who":"W1","kind":"note"}'},
      "line 1: event 'note' needs text"),
+    ("check", {"history": re.sub(r'"request":("[^"]*"|\d+)', '"request":{}', BAD.read_text())},
+     "this history is damaged: a field is not of its type"),
     ("check", {"history": '{"at_ms":' * 1_000}, "this history has brackets in brackets"),
     ("explore", {"row": "fen"}, "there is no search 'fen'"),
     ("explore", {"row": "#search=fence off&step=x"}, "is not a number"),

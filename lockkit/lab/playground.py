@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import LockkitError
 from lockkit.events import plain, read, shortened
-from lockkit.lab.verify.check import Kind, Verdict, check
+from lockkit.lab.verify.check import FIELD_ERRORS, Kind, Verdict, check
 from lockkit.lab.verify.sim import SeedOutcome, in_words
 from lockkit.lab.widgets.export import replayed
 from lockkit.lab.widgets.links import fields_of, fragment, seed_fragment, stage_fragment
@@ -162,7 +162,12 @@ def checked(history: str) -> Iterator[Answer]:
         raise ValueError("this history is empty; write one JSON object per line")
     yield {"said": f"checking {len(events)} events"}
     verdict = check(events)
-    yield {"replay": replayed(events, verdict), "findings": _findings(verdict)}
+    try:
+        drawn = replayed(events, verdict)
+    except FIELD_ERRORS as error:
+        raise ValueError("this history is damaged: a field is not of its type "
+                         f"({type(error).__name__})") from None  # fmt: skip
+    yield {"replay": drawn, "findings": _findings(verdict)}
 
 
 def _findings(verdict: Verdict) -> Sequence[Answer]:

@@ -14,6 +14,7 @@ from typing import Any
 from lockkit.events import Event
 from lockkit.lab.incident.case import AppliedWrite, IncidentHistory, ObservedWrite, lay_out
 from lockkit.lab.incident.patterns import CARDS, Pattern, RunbookCard
+from lockkit.lab.verify.check import FIELD_ERRORS
 from lockkit.lab.verify.check.commits import no_stale_commit
 from lockkit.lab.verify.check.lanes import client_of
 from lockkit.lab.verify.check.leases import one_believer
@@ -57,7 +58,7 @@ def diagnose(events: Iterable[Event]) -> Diagnosis:
     try:
         case = lay_out(events)
         found = [each for rule in RULES for each in _first(rule(case))]
-    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
+    except FIELD_ERRORS as error:
         # A history may come from anywhere: `parse` checks that fields exist, not their types.
         because = f"the history is damaged: a field is not of its type ({error})"
         return Diagnosis(Pattern.UNKNOWN, because)

@@ -39,6 +39,9 @@ CHECKS = (
     no_self_inflicted_loss,
 )
 
+FIELD_ERRORS = (TypeError, ValueError, AttributeError, LookupError, OverflowError)
+"""What fields of a wrong type end in."""
+
 
 def check(events: Iterable[Event]) -> Verdict:
     """Judge a history. The truth lane must be in the order in which the store decided."""
@@ -46,7 +49,7 @@ def check(events: Iterable[Event]) -> Verdict:
         lanes = sort(events)
         findings = tuple(found for each in CHECKS if (found := each(lanes)))
         reached = tuple(name for name, happened in REACHED.items() if happened(lanes))
-    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
+    except FIELD_ERRORS as error:
         # A history may come from anywhere: `parse` sees that fields are there, not what they are.
         because = f"the history is damaged: a field is not of its type ({error})"
         finding = Finding("fields", Kind.UNKNOWN, because)

@@ -8,6 +8,7 @@ from typing import Any
 
 from lockkit.events import STORE, Event, event
 from lockkit.lab.incident.dropped import NotUnderstood
+from lockkit.lab.verify.check import FIELD_ERRORS
 from lockkit.lab.widgets.export import log_lines
 from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import Scene, scene
@@ -31,7 +32,7 @@ def picture(events: Sequence[Event], evidence: Sequence[Event]) -> Picture:
     """Raises `NotUnderstood` for a history with fields of a wrong type."""
     try:
         return _picture(events, evidence)
-    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
+    except FIELD_ERRORS as error:
         raise NotUnderstood(
             "the history",
             f"is damaged, a field is not of its type ({type(error).__name__})",
