@@ -99,10 +99,13 @@ def test_a_zombie_counts_as_an_ended_process() -> None:
 
 @linux
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root is another user")
-def test_an_orphan_that_another_user_may_not_look_into_may_be_the_holders_command() -> None:
+@pytest.mark.parametrize("leads", ["", "setsid"])
+def test_an_orphan_that_another_user_may_not_look_into_may_be_the_holders_command(
+    leads: str,
+) -> None:
     """The command's mark is in its environment, and the guard has ended."""
     with named_process() as (child, name):
-        line = ["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"]
+        line = ["sh", "-c", f"{leads} sleep 600 >/dev/null 2>&1 & echo $!"]
         done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=True)
         child.kill()
         child.wait(10)

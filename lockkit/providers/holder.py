@@ -59,7 +59,8 @@ class ServiceHolder:
             return False, self.by_hand
         match self.process_state:
             case ProcessState.ENDED:
-                return True, "its process ran on this host and has ended"
+                why = "its process ran on this host and has ended"
+                return True, f"{why}; a process that it started may still run"
             case ProcessState.RUNS:
                 return False, "its process runs on this host: stop it first"
             case ProcessState.STOPPED:

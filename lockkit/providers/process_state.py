@@ -118,8 +118,9 @@ def _hidden_orphans(ticks: int) -> Iterator[str]:
                 adopted = fields[1] == "1" or file.read().startswith("systemd")
             with open(f"{folder}/cmdline", "rb") as file:
                 program = file.read(1)  # a thread of the kernel, or a zombie, has none
-            leads = fields[3] == folder[6:]  # its session, as a service does
-            if program and adopted and not leads and int(fields[19]) >= ticks:
+            with open(f"{folder}/cgroup", encoding="utf-8", errors="replace") as file:
+                service = fields[3] == folder[6:] and ".service" in file.read()  # of systemd
+            if program and adopted and not service and int(fields[19]) >= ticks:
                 try:
                     open(f"{folder}/environ", "rb").close()
                 except PermissionError:
