@@ -118,6 +118,7 @@ test("a label without room says less, and what it says is still true", () => {
   assert.deepEqual([7, 3].map((room) => told("slot 12 e3", room)), ["slot 12", "s12"]);
   assert.deepEqual([10, 6].map((room) => told("Q1 reads, Q3 writes", room)), ["Q1 r, Q3 w", "Q1 r \u2026"]);
   assert.equal(told("claim 41c7: done", 7), "claim \u2713");
+  assert.deepEqual([11, 6, 4].map((room) => told("rule broken here: S3 and W1", room)), ["rule broken", "broken", ""]);
   assert.notEqual(told("epoch 7 wrote after epoch 9", 20), "epoch 7 wrote after");
   assert.equal(told("takeover", 5), "take\u2026");
   assert.ok(told("g17 9f1c", 3).length === 3 && told("", 0) === "");
