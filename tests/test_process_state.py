@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from lock_world import until
-from process_world import ended_process, named_process
+from process_world import NAMED, ended_process, named_process
 
 from lockkit.clock import process_name
 from lockkit.providers.process_state import (
@@ -37,12 +37,12 @@ print(process_name())
 """
 
 
-def elsewhere(*names: str, options: str) -> list[str]:
+def elsewhere(*names: str, options: str, program: str = JUDGE) -> list[str]:
     """What a process in other namespaces shows of them, and its own name."""
     if shutil.which("unshare") is None:
         pytest.skip("unshare (util-linux) is not installed")
     done = subprocess.run(
-        ["unshare", *options.split(), sys.executable, "-c", JUDGE, *names],
+        ["unshare", *options.split(), sys.executable, "-c", program, *names],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
         timeout=60, check=False,
     )  # fmt: skip
@@ -95,6 +95,34 @@ def test_a_zombie_counts_as_an_ended_process() -> None:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         os.kill(child.pid, 0)  # its number is still there
         assert process_state(name) is ProcessState.ENDED
+
+
+ORPHANS = f"""
+import os, subprocess, sys
+from lockkit.providers.process_state import process_state
+def judged(line):
+    child = subprocess.Popen(
+        [sys.executable, "-c", {NAMED!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    name = child.stdout.readline().strip()
+    shell = ["sh", "-c", line + " sleep 600 >/dev/null 2>&1 & echo $!"]
+    orphan = int(subprocess.run(shell, capture_output=True, text=True, check=True).stdout)
+    child.kill()
+    child.wait()
+    print(process_state(name).name)
+    os.kill(orphan, 9)
+    os.waitpid(orphan, 0)  # which only the first process of a namespace may wait for
+    print(process_state(name).name)
+judged("env -i")
+judged("env -i A=1")
+"""
+
+
+@linux
+def test_an_orphan_that_cleared_its_environment_may_be_the_holders_command() -> None:
+    """In a process table of its own: tests beside this one have ended holders, too."""
+    states = elsewhere(options="-Urpf --mount-proc", program=ORPHANS)
+    assert states == ["HIDDEN", "ENDED", "ENDED", "ENDED"]
 
 
 @linux

@@ -46,7 +46,7 @@ class ProcessState(Enum):
     )
     HIDDEN = (
         "unknown: it ran on this host and has ended, but what it ran under the lock may still run: "
-        "another user's process lost its parent since (root sees which)"
+        "a process of another user, or without an environment, lost its parent since (look as root)"
     )
     UNSEEN = ""
     """It is another host's, or not named."""
@@ -109,7 +109,9 @@ def _ended(mark: bytes, ticks: int) -> ProcessState:
 
 
 def _hidden_orphans(ticks: int) -> Iterator[str]:
-    """Other users' processes that began after `ticks` and whose parent has ended; no services."""
+    """Processes without an environment that we see, which began after `ticks` and have lost their
+    parent; no services.
+    """
     for folder in glob("/proc/[0-9]*"):
         with suppress(OSError, IndexError, ValueError):
             with open(f"{folder}/stat", encoding="utf-8", errors="replace") as file:
@@ -122,8 +124,11 @@ def _hidden_orphans(ticks: int) -> Iterator[str]:
                 service = fields[3] == folder[6:] and ".service" in file.read()  # of systemd
             if program and adopted and not service and int(fields[19]) >= ticks:
                 try:
-                    open(f"{folder}/environ", "rb").close()
+                    with open(f"{folder}/environ", "rb") as file:
+                        cleared = not file.read(1)  # as by `env -i`
                 except PermissionError:
+                    cleared = True
+                if cleared:
                     yield folder
 
 

@@ -5,6 +5,7 @@ A service shows less than a bucket: no history, often no time. What it does not 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -103,9 +104,10 @@ def judge(
     if last.overdue_s is None:
         because = f"{who} holds it, and nothing there shows whether its process lives"
     else:
+        enough_s = math.ceil(last.overdue_s)
         because = (
-            f"{who} holds it; watch it for {last.overdue_s:g} s to see whether it is renewed "
-            f"(--watch-s {last.overdue_s:.0f})"
+            f"{who} holds it; watch it for {enough_s} s to see whether it is renewed "
+            f"(--watch-s {enough_s})"
         )
     return None, Diagnosis(Pattern.UNKNOWN, because)
 
