@@ -22,6 +22,7 @@ from typing import Any
 from lockkit.runtime import Procedure, run
 from lockkit.table.errors import TableChanged, UnsupportedTable
 from lockkit.table.format.base_file import BaseFileWriter, Slice
+from lockkit.table.format.base_file_reading import COPIED_ANEW
 from lockkit.table.format.compaction_plan import (
     CompactionInput,
     CompactionPlan,
@@ -218,7 +219,8 @@ class SliceMerge:
         columns = arrow_schema(self.snapshot.schema)
         every = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *columns])
         of = slice_of(self.snapshot, planned)
-        scan = Scan((of,), every, tuple(every.names), None)
+        copied = tuple(name for name in every.names if name not in COPIED_ANEW)
+        scan = Scan((of,), every, copied, None)
         with tempfile.TemporaryFile() as file:
             out: Any = file
             draft = BaseFileWriter(
