@@ -193,8 +193,8 @@ class _Objects:
             ]
             before = [each for each in times if each is not None and each.at_ms <= got.at_ms
                       and type(each.answer) is type(got.answer)]  # fmt: skip
-            heard = before[-1] if before and not lost else None
-            if not (times and (heard or lost)):  # it was answered, and not decided
+            answered = before[-1] if before and not lost else None
+            if not (times and (answered or lost)):  # it was answered, and not decided
                 times.append(None)
             for each in times:
                 number += 1
@@ -202,15 +202,15 @@ class _Objects:
                 flies = each is None and flying.pop(id(got.request), None) is not None
                 yield Trip(
                     f"x{number}", got.client, got.request, got.sent_ms, at_ms,
-                    got.at_ms if each is heard and not lost else None,
+                    got.at_ms if each is answered and not lost else None,
                     each.answer if each else got.answer, late=flies or (at_ms or 0) > got.at_ms,
                 ), each  # fmt: skip
         for late in flying.values():  # its client was killed
             if (id(late.request), late.began_ms) not in sent:
                 number += 1
                 yield Trip(f"x{number}", late.client, late.request, late.began_ms, None, inf), None
-        for (_, sent_ms), unheard in decisions.items():  # no answer has arrived yet
-            for one in unheard:
+        for (_, sent_ms), unanswered in decisions.items():  # no answer has arrived yet
+            for one in unanswered:
                 number += 1
                 yield Trip(f"x{number}", one.client, one.request, sent_ms, one.at_ms,
                            inf, one.answer), one  # fmt: skip
