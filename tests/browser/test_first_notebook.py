@@ -50,6 +50,7 @@ def test_launch_stall_lose_and_stop_in_a_real_browser(lab: Server, page: Any) ->
     page.locator(".lockkit-launch").click()
     page.wait_for_function(events_above(0), timeout=LATER_MS)
     live.locator(".lk-mark-published").first.wait_for(state="attached", timeout=LATER_MS)
+    assert live.locator(".lk-rows .lk-later").count() == 0, "faded by the recorded run before it"
 
     page.locator(".lockkit-stall-w1").click()
     live.locator(".lk-bar-stall").first.wait_for(state="attached", timeout=LATER_MS)

@@ -397,6 +397,7 @@ class View {
     if (any && !again && !this.live) this.tell(this.selected);   // not of the run before
     this.mode();
     this.rows.name(scene.caption || GENERATIONS);
+    if (live) this.rows.until(Infinity);   // the recorded run before it was played up to some time
     this.rows.fill(scene.rows || [], live, ended);
     this.root.dataset.ready = "true";
   }
