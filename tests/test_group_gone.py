@@ -219,3 +219,39 @@ def test_in_a_table_made_anew_no_decision_counts_as_published_because_one_of_the
 def test_a_publisher_says_that_the_table_is_gone(url: str) -> None:
     notes, _ = publish_late(url, lambda: deleted(url))
     assert len(notes) == 1 and not left(url)
+
+
+def commits(url: str) -> int:
+    return len(list((folder(url) / ".hoodie").rglob("*.commit")))
+
+
+def test_a_fence_that_is_missing_before_its_commit_is_published_costs_no_commit(url: str) -> None:
+    fence, aside = folder(url) / FENCE_KEY, folder(url) / "aside"
+    notes, _ = publish_late(url, lambda: fence.rename(aside))
+    aside.rename(fence)
+    assert not notes and commits(url) == 2
+    assert values(url) == judged(url) == {"a": 0, "b": 0}
+
+
+def test_a_fence_that_is_missing_after_its_commits_were_published_costs_none_of_them(
+    url: str,
+) -> None:
+    """The error of a missing fence says to put it back. The publisher looks in the meantime."""
+    fence, aside = folder(url) / FENCE_KEY, folder(url) / "aside"
+
+    def vanish(request: str) -> None:
+        if request == f"get {FENCE_KEY}" and commits(url) == 3 and fence.exists():
+            fence.rename(aside)
+
+    with Table(url) as table:
+        table.append(rows("a"))
+        published(table)
+        table.append(rows("b"))
+        published(table)
+        spy(table, vanish)
+        table.append(rows("c"))
+        published(table)
+    assert aside.exists(), "the publisher looked while the fence was there"
+    aside.rename(fence)
+    assert commits(url) == 3
+    assert values(url) == judged(url) == {"a": 0, "b": 0, "c": 0}

@@ -33,6 +33,13 @@ from lockkit.runtime.proven import pause_s as throttled_s
 from lockkit.stores import ListEntry
 from lockkit.table.errors import CommitUnknown, TableChanged
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
+from lockkit.table.format.properties import PROPERTIES_KEY
+from lockkit.table.format.property_keys import (
+    FENCE_FORMAT,
+    PROPERTIES_BYTES_MAX,
+    TABLE_ID,
+    parse_properties,
+)
 from lockkit.table.format.timeline import V6, V9, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT, digest
 from lockkit.table.occ.group.archived import ArchivedAs, archived_outcome
@@ -1191,10 +1198,25 @@ def is_there(client: GroupClient, table: str, since_ms: int) -> Procedure[bool]:
         read_fence = parse_group_fence(found.body)
         same = read_fence.table == table
         client.archived = max(client.archived, read_fence.archived if same else "")
-    if isinstance(found, Missing) or not same:
+    if isinstance(found, Missing):
+        return (yield from has_lost_fence(client, table))
+    if same:
+        client.knew_ms = max(client.knew_ms, began_ms)
+    return same
+
+
+def has_lost_fence(client: GroupClient, table: str) -> Procedure[bool]:
+    """Whether the table is there, and its fence is not: somebody may put it back.
+
+    A table that is made has its fence first; one that is being deleted has neither soon.
+    """
+    yield Sleep(SURE_MS / 1000, client.closing)
+    found = yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)
+    keys = parse_properties(found.body) if isinstance(found, Found) else {}
+    if keys.get(TABLE_ID, table if keys.get(FENCE_FORMAT) else "") != table:
         return False
-    client.knew_ms = max(client.knew_ms, began_ms)
-    return True
+    again = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
+    return isinstance(again, Missing) or parse_group_fence(again.body).table == table
 
 
 def unproven(client: GroupClient, fence: GroupFence, mine: GroupDecision) -> list[GroupDecision]:
