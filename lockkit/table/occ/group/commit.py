@@ -1216,7 +1216,7 @@ def has_lost_fence(client: GroupClient, table: str) -> Procedure[bool]:
     if keys.get(TABLE_ID, table if keys.get(FENCE_FORMAT) else "") != table:
         return False
     again = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
-    return isinstance(again, Missing) or parse_group_fence(again.body).table == table
+    return not isinstance(again, Found) or parse_group_fence(again.body).table == table
 
 
 def unproven(client: GroupClient, fence: GroupFence, mine: GroupDecision) -> list[GroupDecision]:
