@@ -71,7 +71,7 @@ print(repr(worst), repr(sound), sep="\n")
 
 # %% jupyter={"source_hidden": true}
 # Check
-assert worst.verdict.kind == "INVALID" and "two believers" in worst.verdict.because
+assert worst.verdict.kind == "INVALID" and "two clients count on the lock" in worst.verdict.because
 assert not sound.harm and sound.verdict.kind == "VALID"
 
 # %% [markdown]

@@ -66,7 +66,7 @@ def test_a_violation_that_only_the_simulator_sees_is_drawn_as_the_simulators() -
     status = run.draw().status
     assert status["verdict"] == "INVALID" and "according to the simulator" in status["because"]
     drawn = play("lease", "drift_for_holder", 27).draw()
-    assert drawn.status["because"].startswith("two believers")
+    assert drawn.status["because"].startswith("two clients count on the lock")
 
 
 def test_a_protocol_without_a_lock_object_is_shown_as_an_escaped_table() -> None:

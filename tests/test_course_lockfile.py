@@ -29,7 +29,7 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 def test_without_a_condition_both_clients_win_and_the_checker_finds_two_holders() -> None:
     plain, guarded = claim_at_once(conditional=False), claim_at_once(conditional=True)
     assert (str(plain), plain.verdict.kind) == (BOTH_WON, "INVALID")
-    assert "two believers: W1" in plain.verdict.because
+    assert "two clients count on the lock at once: W1" in plain.verdict.because
     assert (str(guarded), guarded.verdict.kind) == (ONE_WON, "VALID")
 
 

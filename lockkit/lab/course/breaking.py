@@ -259,7 +259,7 @@ class Rung:
 
 
 def _two_believers(run: MutantRun) -> bool:
-    return "two believers" in run.verdict.because
+    return "two clients count on the lock" in run.verdict.because
 
 
 def _lost(run: MutantRun) -> bool:
@@ -274,7 +274,7 @@ def _hidden(run: MutantRun) -> bool:
 
 
 RUNGS = (
-    Rung("Two believers: the checker finds them.", _two_believers),
+    Rung("Two clients count on the lock at once: the checker finds them.", _two_believers),
     Rung("A short story: harm within 25 moves.", lambda run: run.moves <= 25),
     Rung("Another protocol than the lease.", lambda run: run.scenario != LEASE.name),
     Rung("Without faults: no fault, no pause and no crash in the whole run.", lambda run: run.calm),

@@ -22,8 +22,9 @@ def one_believer(lanes: HistoryIndex) -> Finding | None:
         if widest and widest.who != each.who and each.start.at_ms < widest.until_ms:
             overlap_s = (min(widest.until_ms, each.until_ms) - each.start.at_ms) / 1000
             because = (
-                f"two believers: {widest.who} (epoch {widest.last['epoch']}) still counted on "
-                f"the lock when {each.who} was granted it (epoch {each.start['epoch']})"
+                f"two clients count on the lock at once: {widest.who} (epoch "
+                f"{widest.last['epoch']}) still counted on it when {each.who} was granted it "
+                f"(epoch {each.start['epoch']})"
                 + (f", for {overlap_s:.3f} s" if overlap_s >= 0.001 else "")
             )
             return invalid(name, because, widest.last, each.start, widest.end)
