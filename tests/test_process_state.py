@@ -107,6 +107,8 @@ def judged(line):
     name = child.stdout.readline().strip()
     shell = ["sh", "-c", line + " sleep 600 >/dev/null 2>&1 & echo $!"]
     orphan = int(subprocess.run(shell, capture_output=True, text=True, check=True).stdout)
+    while open(f"/proc/{{orphan}}/comm").read() != "sleep\\n":
+        os.sched_yield()  # the shell has not begun it yet
     child.kill()
     child.wait()
     print(process_state(name).name)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from spark_world import KEYS, MARKS, SAID, by_hudi_rs, frame, stored
 from suite_plugin import rest_in_soak
-from test_merged_of_hudi import SCHEMA, adopted, as_rows, logged_and_stored, made, shown, theirs
+from test_merged_of_hudi import SCHEMA, adopted, as_rows, logged_and_stored, shown, theirs
 
 from lockkit.errors import TableError
 from lockkit.spark import read, write
@@ -20,7 +20,6 @@ from lockkit.table import CommitConflict, Table
 from lockkit.table.options import WRITE
 
 pytestmark = MARKS
-__all__ = ["made"]
 GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}
 OF_HUDI = "id string, kind string, region string, day string, ts bigint, v int"
 Row = tuple[str, str | None, int, int]
@@ -41,10 +40,10 @@ WAYS = pytest.mark.parametrize("way", [write_frame, save], ids=["write", "save"]
 @WAYS
 @pytest.mark.parametrize("name", rest_in_soak(["mor9", "mor9_commit"], "mor9"))
 def test_a_table_that_hudi_made_is_written_where_its_writers_look_for_keys(
-    spark: Any, made: Path, tmp_path: Path, way: Any, name: str
+    spark: Any, hudi_made: Path, tmp_path: Path, way: Any, name: str
 ) -> None:
     dice = random.Random(name)
-    with adopted(made, tmp_path, name) as table:
+    with adopted(hudi_made, tmp_path, name) as table:
         live = {row["id"]: row["v"] for row in table.read().to_pylist()}
 
         def wrote(operation: str, step: int, *keys: str) -> None:
