@@ -36,9 +36,9 @@ def deleted(url: str) -> None:
     shutil.rmtree(gone)
 
 
-def made_again(url: str) -> None:
+def made_again(url: str, **how: Any) -> None:
     deleted(url)
-    Table.create(url, **HOW).close()
+    Table.create(url, **HOW | how).close()
 
 
 def left(url: str) -> list[str]:
@@ -160,10 +160,11 @@ def publish_late(url: str, meanwhile: Callable[[], object]) -> tuple[list[str], 
     return notes, done.instant
 
 
+@pytest.mark.parametrize("how", [{}, {"mode": "hudi", "commit": "serial"}], ids=["", "unfenced"])
 def test_what_was_decided_before_its_table_was_deleted_is_not_published_into_the_next_one(
-    url: str,
+    url: str, how: dict[str, Any]
 ) -> None:
-    notes, instant = publish_late(url, lambda: made_again(url))
+    notes, instant = publish_late(url, lambda: made_again(url, **how))
     assert len(notes) == 1 and instant in notes[0]
     assert values(url) == {}
     assert not [each for each in left(url) if instant in each]

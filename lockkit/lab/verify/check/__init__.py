@@ -40,7 +40,7 @@ CHECKS = (
 )
 
 FIELD_ERRORS = (TypeError, ValueError, AttributeError, LookupError, OverflowError)
-"""What fields of a wrong type end in."""
+"""The errors that a rule raises if a field of the history has a wrong type."""
 
 
 def check(events: Iterable[Event]) -> Verdict:

@@ -34,12 +34,7 @@ from lockkit.stores import ListEntry
 from lockkit.table.errors import CommitUnknown, TableChanged
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.properties import PROPERTIES_KEY
-from lockkit.table.format.property_keys import (
-    FENCE_FORMAT,
-    PROPERTIES_BYTES_MAX,
-    TABLE_ID,
-    parse_properties,
-)
+from lockkit.table.format.property_keys import FENCE_FORMAT, PROPERTIES_BYTES_MAX, parse_properties
 from lockkit.table.format.timeline import V6, V9, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT, digest
 from lockkit.table.occ.group.archived import ArchivedAs, archived_outcome
@@ -1206,14 +1201,13 @@ def is_there(client: GroupClient, table: str, since_ms: int) -> Procedure[bool]:
 
 
 def has_lost_fence(client: GroupClient, table: str) -> Procedure[bool]:
-    """Whether the table is there, and its fence is not: somebody may put it back.
+    """Whether the table is there, and its fence is not: somebody may put the fence back.
 
-    A table that is made has its fence first; one that is being deleted has neither soon.
+    A new table gets its fence before its properties. One that is being deleted soon has neither.
     """
     yield Sleep(SURE_MS / 1000, client.closing)
     found = yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)
-    keys = parse_properties(found.body) if isinstance(found, Found) else {}
-    if keys.get(TABLE_ID, table if keys.get(FENCE_FORMAT) else "") != table:
+    if not isinstance(found, Found) or FENCE_FORMAT not in parse_properties(found.body):
         return False
     again = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
     return not isinstance(again, Found) or parse_group_fence(again.body).table == table
