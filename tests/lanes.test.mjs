@@ -112,6 +112,8 @@ test("a label without room says less, and what it says is still true", () => {
   assert.deepEqual(["fence", "confirm", "exited"].map((each) => told(each, each.length - 1)), ["fen.", "conf.", "exit"]);
   assert.equal(told("fault: answer dropped", 14), "answer dropped");
   assert.equal(told("fault: answer dropped", 7), "dropped");
+  assert.equal(told("request dropped", 5), "lost");
+  assert.notEqual(told("stale commit accepted", 4), told("arrived late", 4));
   assert.equal(told("stalled 300.1 s", 6), "300 s");
   assert.equal(told("checked", 4), "", "its ring says it");
   assert.deepEqual([10, 7, 4].map((room) => told("acquire stripe 12", room)), ["acquire 12", "acq. 12", "acq."]);

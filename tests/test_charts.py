@@ -94,6 +94,7 @@ def test_no_figure_is_created_before_the_panel_is_unfolded(charts: Charts) -> No
     fits, figure = charts.children[0].children
     assert isinstance(fits, FitFigures) and figure is charts.figure
     assert figure._config["responsive"], "else it stays 700 pixels wide"
+    assert figure._config["displayModeBar"] is False, "in a narrow panel it hides the title"
 
 
 def test_a_click_on_a_point_selects_it_in_the_diagram_and_vice_versa(

@@ -218,7 +218,10 @@ def test_the_panel_shows_what_was_predicted_beside_what_it_did_and_draws_the_har
 ) -> None:
     panel.rule.value = "drift_for_holder"
     panel.predict.pick(SOON)
+    said: list[str] = []
+    panel.predict._status.observe(lambda change: said.append(change["new"]), "value")
     assert panel.play().first == 27
+    assert f"You predict: {SOON}." in said[0] and not any("press Play" in each for each in said)
     assert f"You predicted: {SOON}. The outcome: {LATE}." in panel.predict.said
     (lanes,) = panel._drawn.children
     assert lanes.status["verdict"] == "INVALID"
@@ -240,6 +243,7 @@ def test_a_seed_search_stopped_before_a_find_does_not_report_never(
     panel._stopped = Pressed()
     found = panel.play()
     assert found.seeds == 1 and panel.predict.did is None
+    assert "Now press Play." in panel.predict._status.value
 
 
 def test_a_panel_whose_cell_is_run_again_is_closed(panel: Breaker) -> None:

@@ -344,6 +344,9 @@ def test_one_button_kills_the_combiner_goes_on_until_its_offers_are_decided_and_
 ):
     panel = Combining()
     said = []
+    states = {lane["id"]: lane["state"] for lane in panel.kill_and_go_on()._lanes.scene["lanes"]}
+    assert states[panel.victim] == "killed" and [*states.values()].count("running") == 3
+    panel.start()
     while len(said) < 2 or said[-1] != "Kill the combiner":
         said.append(panel.next.description)
         panel.next.click()

@@ -93,6 +93,7 @@ class Breaker(Shown):
     def _running(self, runs: bool) -> None:
         self.scenario.disabled = self.rule.disabled = self.button.disabled = runs
         self.stop.disabled = not runs
+        self.predict.working(runs)
 
     # --- the same by code -------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from lockkit.lab.widgets.numbers import (
 )
 from lockkit.lab.widgets.ui import FitFigures, figure_widget
 
-HUES = ("#2a8fd0", "#d9660c", "#0f9f78", "#c46aa0", "#3b8fbf", "#a98600")
+HUES = ("#2a8fd0", "#d9660c", "#0f9f78", "#c46aa0", "#8b6cf0", "#a98600")
 INK, RULE, BAD = "#7a828b", "rgba(125,133,142,.28)", "#d8434f"
 """Legible on white and on black: plotly does not follow the page's theme."""
 SYMBOLS = dict(zip(OUTCOMES, ("circle", "x", "triangle-up", "diamond-open"), strict=True))
@@ -69,12 +69,13 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
         _unfolded = self
         fresh = self.figure is None
         if fresh:
+            self.children[0].children = [FitFigures()]
             self.figure = figure_widget(_filled(self.lanes.scene))
             for trace in self.figure.data:
                 trace.on_click(self._clicked)
         self._draw()
         if fresh:  # filled before it is shown: a page draws it once
-            self.children[0].children = [FitFigures(), self.figure]
+            self.children[0].children = (*self.children[0].children, self.figure)
 
     def let_go(self) -> None:
         """Fold, and remove the figure from the kernel and the page."""

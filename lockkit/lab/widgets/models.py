@@ -489,11 +489,9 @@ class HistoryModel:
         if each.who == SPARK:
             return
         self._seat(each.who)
-        self.states[each.who] = {
-            "started": "starting",
-            "resumed": "running",
-            "stalled": "stalled",
-        }.get(each.kind, "exited")
+        if (self.states[each.who], each.kind) != ("killed", "exited"):  # the end of a killed one
+            became = {"started": "starting", "resumed": "running"}
+            self.states[each.who] = became.get(each.kind, each.kind)
         if each.kind == "stalled":
             why = str(each.get("why") or "")
             self.stalls.append(Stall(self._name("s"), each.who, each.at_ms, None, why))

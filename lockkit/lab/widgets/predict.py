@@ -157,6 +157,11 @@ class Predict(Shown):
             return f"✓ You predicted it: {self.did}."
         return f"✗ You predicted: {self.picked}. The outcome: {self.did}."
 
+    def working(self, on: bool) -> None:
+        """Say the guess instead of what to do, as long as what was asked for runs."""
+        guess = self.picked if on and self.did is None else None
+        self._status.say(self.said if guess is None else f"You predict: {guess}.")
+
     def _chosen(self, _change: Any) -> None:
         for each in self._locked:
             each.disabled = self.picked is None

@@ -171,8 +171,9 @@ class StoreProbe(Newest):
         self._checks.value = checks_html(findings.report)
         self._matrix.value = STYLE + matrix_html(providers(), findings.found)
         # Each time a new figure, filled: what changes in one while the page loads plotly is lost.
-        drawn = (FitFigures(), figure(findings.reads)) if findings.reads else ()
-        self._charted(*drawn)
+        self._charted(*([FitFigures()] if findings.reads else []))
+        if findings.reads:
+            self._chart.children = (*self._chart.children, figure(findings.reads))
         self._status.say("Done." if findings.report.safe else "Done: no store for a lock.")
 
     def close(self) -> None:

@@ -204,19 +204,22 @@ def figure_widget(figure: Any) -> Any:
     import plotly.graph_objects as go
 
     made = go.FigureWidget(figure)
-    made._config = made._config | {"responsive": True}
+    made._config = made._config | {"responsive": True, "displayModeBar": False}  # it hid the title
     return made
 
 
 class FitFigures(anywidget.AnyWidget):
-    """Makes the page's plotly figures as wide as their panels. Put it in front of a figure.
+    """Makes the page's plotly figures as wide as their panels. Put it there before a figure.
 
-    Plotly draws a figure 700 pixels wide before it is in the page. Later, only an event of the
-    window makes a responsive figure fit.
+    Until the page has loaded plotly, it says so. Plotly draws a figure 700 pixels wide before it
+    is in the page. Later, only an event of the window makes a responsive figure fit.
     """
 
+    _css = ".lockkit-fits:has(~ .js-plotly-plot) { display: none; }"
     _esm = """
-    export function render() {
+    export function render({ el }) {
+      el.classList.add("lockkit-fits", "lk-note");
+      el.textContent = "Loading the chart\u2026";
       const watch = new ResizeObserver(() => window.dispatchEvent(new Event("resize")));
       const drawn = ({ detail }) => watch.observe(detail.element);
       document.addEventListener("plotlywidget-after-render", drawn);

@@ -172,7 +172,7 @@ class _Objects:
         lanes: list[Scene] = [{"id": LOCK_LANE, "title": title, "role": "truth", "state": ""}]
         for node in self.world.nodes:
             if node.name in busy:
-                state = "exited" if node.down else "stalled" if node.stalled else "running"
+                state = "killed" if node.down else "stalled" if node.stalled else "running"
                 lanes.append({"id": node.name, "title": node.name, "role": "writer",
                               "hue": self.hue[node.name], "state": state})  # fmt: skip
         return lanes

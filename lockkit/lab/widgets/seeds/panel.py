@@ -96,8 +96,9 @@ class Sweep(Newest):
     def _sweep(self, over: threading.Event) -> None:
         self.found = SweepResult()
         if self.figure is None:
+            self.view.children = (*self.view.children, FitFigures())
             self.figure = _figure(self._ways)
-            self.view.children = (*self.view.children, FitFigures(), self.figure)
+            self.view.children = (*self.view.children, self.figure)
         self._draw()
         ratios, ways = self._ratios, self._ways
         for found in swept(self._runs, ratios=ratios, ways=ways, over=over.is_set):
