@@ -103,7 +103,7 @@ def test_rows_are_appended_to_a_table_of_hudis_without_keys_and_have_keys_then(
     assert sum(each.startswith(f"{instant}_0_") for each in made) == rows.num_rows
 
 
-@pytest.mark.parametrize(("name", "reasons"), [("mor8", ["MERGE_ON_READ", "upgrade it"])])
+@pytest.mark.parametrize(("name", "reasons"), [("mor6", ["MERGE_ON_READ", "upgrade it"])])
 def test_adopt_changes_nothing_if_another_obstacle_would_remain(
     table_of: Any, capsys: Any, name: str, reasons: list[str]
 ) -> None:

@@ -238,15 +238,16 @@ def test_a_config_is_read_as_it_was_written(version: int, keys: str, fields: str
 
 @pytest.mark.parametrize("fields", [None, "region"])
 def test_a_complex_key_generator_names_a_single_key(fields: str | None) -> None:
-    """By `KeyGenUtils.encodeSingleKeyFieldNameForComplexKeyGen`: always in version 9."""
+    """By `KeyGenUtils.encodeSingleKeyFieldNameForComplexKeyGen`: always in version 9 alone."""
     config = TableConfig(name="t", record_key="id", partition_by=fields, named=True)
     assert from_properties(said := to_properties(config)) == config
     assert said["hoodie.table.keygenerator.type"] == "COMPLEX"
     assert from_properties({**said, "hoodie.table.complex.keygen.encoding": "FIELD_PREFIXED"})
-    old = to_properties(replace(config, version=6))
-    assert from_properties(old).named, "made by lockkit"
-    with pytest.raises(NotWritable, match="HUDI-7001"):
-        from_properties({key: value for key, value in old.items() if "lockkit" not in key})
+    for version in (6, 8):
+        old = to_properties(replace(config, version=version))
+        assert from_properties(old).named, "made by lockkit"
+        with pytest.raises(NotWritable, match="HUDI-7001"):
+            from_properties({key: value for key, value in old.items() if "lockkit" not in key})
     url = f"memory://composite{next(_NAMES)}"
     key_class = {"hoodie.datasource.write.keygenerator.class": KEY_CLASSES[COMPLEX]}
     asked = write_options(key_class, operation="upsert", record_key="id", partition_path=fields)

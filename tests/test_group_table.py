@@ -101,6 +101,7 @@ def timeline(url: str) -> Path:
 # --- what works -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("url", (*VERSIONS, 8), indirect=True)
 def test_appends_upserts_and_deletes_of_two_handles_are_what_hudi_rs_reads(url: str) -> None:
     with Table(url) as one, Table(url) as other:
         one.append(rows("a", "b"))

@@ -180,7 +180,7 @@ def test_local_instants_give_a_warning_where_one_is_named(hudi_made: Path) -> No
 
 
 def test_a_write_names_every_reason_against_it(hudi_made: Path) -> None:
-    with Table(f"file://{hudi_made / 'mor8'}") as table:
+    with Table(f"file://{hudi_made / 'mor6'}") as table:
         with pytest.raises(NotWritable) as caught:
             table.append(pa.table({"id": ["k"]}))
     for reason in ("timezone", "table type"):

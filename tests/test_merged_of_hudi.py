@@ -27,7 +27,7 @@ from lockkit.table.services.adopt import adopt
 
 pytestmark = pytest.mark.usefixtures("no_hudi_beside")
 
-NAMES = ("mor9", "mor9_commit", "mor9_planned", "mor9_archived")
+NAMES = ("mor8", "mor9", "mor9_commit", "mor9_planned", "mor9_archived")
 SCHEMA = pa.schema([*((name, pa.string()) for name in ("id", "kind", "region", "day")),
                     ("ts", pa.int64()), ("v", pa.int32())])  # fmt: skip
 

@@ -422,7 +422,7 @@ def test_an_option_that_contradicts_the_table_is_refused(options: dict[str, str]
 def test_a_key_generator_that_makes_other_keys_is_refused(
     said: str, options: dict[str, str], why: str
 ) -> None:
-    config = replace(CONFIG, record_key=said, partition_by="region,day", version=6)
+    config = replace(CONFIG, record_key=said, partition_by="region,day", version=8)
     given = described({WRITE + key: value for key, value in options.items()})
     encoded = {"hoodie.write.complex.keygen.new.encoding": "true"}
     with pytest.raises(TableError, match=why) if why else nullcontext():

@@ -40,7 +40,7 @@ def test_a_table_that_hudi_made_is_understood(version: int) -> None:
 
 
 @given(
-    version=st.sampled_from([6, 9]), mode=st.sampled_from(["fenced", "hudi"]),
+    version=st.sampled_from([6, 8, 9]), mode=st.sampled_from(["fenced", "hudi"]),
     buckets=st.integers(1, 10_000), hive=st.booleans(), urlencode=st.booleans(),
     partition=st.sampled_from([None, "region"]), precombine=st.sampled_from([None, "at"]),
 )  # fmt: skip
@@ -73,7 +73,7 @@ def test_where_the_later_commit_wins_nothing_is_compared() -> None:
     ("version", "changed", "why"),
     [
         (9, {"hoodie.timeline.layout.version": "1"}, "upgrade may have stopped half-way"),
-        (9, {"hoodie.table.version": "10"}, "is not known, only 6 and 9"),
+        (9, {"hoodie.table.version": "10"}, "is not known, only 6, 8, 9"),
         (9, {"hoodie.table.metadata.partitions": "files"}, "metadata table"),
         (9, {"hoodie.table.keygenerator.type": "USER_PROVIDED"}, "would not match ours"),
         (

@@ -102,7 +102,7 @@ def write(
     :param endpoint: the store's URL; None: the service's own.
     :param table_name: of a new table; None: the URL's last part.
     :param table_type: of a new table: COPY_ON_WRITE (None) or MERGE_ON_READ.
-    :param version: of a new table: 9 (None) or 6.
+    :param version: of a new table: 9 (None), 8 or 6.
     :param mode: of a new table: fenced (None), or hudi where Hudi writes too.
     :param buckets: of a new table: file groups for upserts in a partition; None: 4.
     :param retries: further attempts after a conflict, up to 1000; None: 0.

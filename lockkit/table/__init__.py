@@ -1,4 +1,4 @@
-"""A table in Apache Hudi's copy-on-write layout (version 6 or 9), and the fenced commit to it.
+"""A table in Apache Hudi's copy-on-write layout (version 6, 8 or 9), and the fenced commit to it.
 
 In reading order; each package may import only those above it:
 

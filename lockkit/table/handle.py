@@ -172,7 +172,7 @@ class Table:
         `partition_by`    no partitions       the column that names a row's partition, or several
         `precombine`      the later row wins  of rows with one key, the greatest value here wins
         `name`            the URL's end       the table's name
-        `version`         9                   Hudi's table version: 6 or 9
+        `version`         9                   Hudi's table version: 6, 8 or 9
         `mode`            fenced              fenced, or hudi if Hudi's own writers write too
         `table_type`      COPY_ON_WRITE       or MERGE_ON_READ: upserts and deletes write log files
         `index`           lockkit's own       BUCKET: Hudi's simple bucket index

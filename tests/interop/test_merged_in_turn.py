@@ -29,7 +29,7 @@ def listed(v: int, *numbers: int) -> list[dict[str, Any]]:
     return [{"id": f"k{n}", "region": "EU" if n % 2 else "US", "ts": v, "v": v} for n in numbers]
 
 
-@pytest.mark.parametrize("way", ["Table", "Spark", "saves of Spark"])
+@pytest.mark.parametrize("way", ["Table", "Table, version 8", "Spark", "saves of Spark"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_hudi_finds_each_key_that_lockkit_wrote_and_lockkit_each_of_hudis(
     hudi: Hudi, spark: Any, tmp_path: Path, order: str, way: str
@@ -39,6 +39,8 @@ def test_hudi_finds_each_key_that_lockkit_wrote_and_lockkit_each_of_hudis(
         "hoodie.table.name": "t", WRITE + "recordkey.field": "id", WRITE + "operation": "upsert",
         WRITE + "partitionpath.field": "region", WRITE + "table.type": "MERGE_ON_READ",
         "hoodie.metadata.enable": "false", **ORDERS[order],
+        **({"hoodie.write.table.version": "8", "hoodie.write.auto.upgrade": "false"}
+           if "8" in way else {}),
     }  # fmt: skip
     expected: dict[str, int] = {}
 
@@ -88,6 +90,7 @@ def test_hudi_finds_each_key_that_lockkit_wrote_and_lockkit_each_of_hudis(
         both_show()
         theirs(7, *range(1, 12))
         both_show()
+        assert table.refresh().config.version == (8 if "8" in way else 9)
 
 
 GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}

@@ -43,7 +43,6 @@ THEIRS = OPTIONS | NBCC | {
     "hoodie.table.type": "MERGE_ON_READ",  # Hudi checks its own name of it, too
     "hoodie.index.type": "BUCKET",
     "hoodie.bucket.index.num.buckets": "2",
-    "hoodie.write.table.version": "9",
     "hoodie.compact.inline": "false",
 }  # fmt: skip
 BY_COMMIT = {"hoodie.record.merge.mode": "COMMIT_TIME_ORDERING"}
@@ -58,6 +57,7 @@ class Overlapped:
     endpoint: str
     hudi: Hudi
     ordered: bool
+    version: int
 
     def ours(self, **how: Any) -> Table:
         return open_table(self.url, self.endpoint, **how)
@@ -72,9 +72,10 @@ class Overlapped:
 
     @property
     def options(self) -> dict[str, str]:
+        theirs = THEIRS | {"hoodie.write.table.version": str(self.version)}
         if self.ordered:
-            return THEIRS
-        return {k: v for k, v in THEIRS.items() if "precombine" not in k} | BY_COMMIT
+            return theirs
+        return {k: v for k, v in theirs.items() if "precombine" not in k} | BY_COMMIT
 
     def all_show(self) -> list[dict[str, Any]]:
         """Of each kind of query the same rows by each reader; those of the snapshot."""
@@ -103,16 +104,31 @@ def chosen(rows: Any) -> list[dict[str, Any]]:
     return in_order({name: row[name] for name in (*META, *SCHEMA.names)} for row in rows)
 
 
-@pytest.fixture(params=[True, False], ids=["by event", "by commit"])
+KINDS = {"by event": ("at", 9), "by commit": (None, 9), "by event, version 8": ("at", 8)}
+"""The precombine field and the table's version."""
+in_both_versions = pytest.mark.parametrize("table", KINDS, indirect=True)
+
+
+@pytest.fixture(params=["by event", "by commit"])
 def table(request: pytest.FixtureRequest, hudi: Hudi, server: Emulator) -> Iterator[Overlapped]:
     bucket = f"overlapping-{next(BUCKETS)}"
     url = f"s3://{bucket}/orders"
+    precombine, version = KINDS[request.param]
     with Table.create(
-        url, record_key="id", partition_by="region", precombine="at" if request.param else None,
+        url, record_key="id", partition_by="region", precombine=precombine, version=version,
         table_type="MERGE_ON_READ", index="BUCKET", buckets=2, mode="hudi", endpoint=server.s3,
     ) as made:  # fmt: skip
         made.upsert(arrow([FIRST]))  # Hudi lists the timeline's folder, and an empty one is none
-    yield Overlapped(url, server.s3, hudi, request.param)
+    yield Overlapped(url, server.s3, hudi, precombine is not None, version)
+
+
+@pytest.fixture(scope="module")
+def second(
+    environment: Environment, server: Emulator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Hudi]:
+    running = Hudi(environment, server.s3, tmp_path_factory.mktemp("second") / "log")
+    yield running
+    running.close()
 
 
 class AtFiles:
@@ -133,6 +149,7 @@ def overlapped(table: Overlapped, mine: Sequence[Any], theirs: Sequence[Any]) ->
         assert slow.upsert(arrow(mine)) is not None
 
 
+@in_both_versions
 def test_hudi_and_lockkit_overlap_and_both_commit(table: Overlapped) -> None:
     table.hudi_upserts(order("k0"), order("k1"), order("k2", region="US"))
     overlapped(table, [order("k0", amount=1, at=20), order("k3")],
@@ -248,26 +265,23 @@ def test_hudi_refuses_what_we_refuse(table: Overlapped) -> None:
         ours.overwrite(arrow([order("k0")]))
 
 
+@in_both_versions
 def test_two_hudis_and_two_of_ours_at_the_same_time_all_commit(
-    table: Overlapped, environment: Environment, server: Emulator, tmp_path: Path
+    table: Overlapped, second: Hudi
 ) -> None:
-    second = Hudi(environment, server.s3, tmp_path / "second")
     table.hudi_upserts(order("shared"))
-    try:
-        batches = {
-            side: [[order(f"{name}-{n}", amount=n, at=n),
-                    order("shared", amount=1_000 * place + n, at=10 * n + place)]
-                   for n in range(4)]
-            for place, (name, side) in enumerate((("one", table.hudi), ("two", second)))
-        }  # fmt: skip
-        for side, rows in batches.items():
-            side.send("writes", path=s3a(table.url), schema=SPARK_SCHEMA, batches=rows,
-                      options=table.options)  # fmt: skip
-        ours = [started(table, f"w{n}", 2 + n) for n in range(2)]
-        assert [each for side in batches for each in side.answer() if each] == []
-        done = [list(json.loads(finished(each))) for each in ours]
-    finally:
-        second.close()
+    batches = {
+        side: [[order(f"{name}-{n}", amount=n, at=n),
+                order("shared", amount=1_000 * place + n, at=10 * n + place)]
+               for n in range(4)]
+        for place, (name, side) in enumerate((("one", table.hudi), ("two", second)))
+    }  # fmt: skip
+    for side, rows in batches.items():
+        side.send("writes", path=s3a(table.url), schema=SPARK_SCHEMA, batches=rows,
+                  options=table.options)  # fmt: skip
+    ours = [started(table, f"w{n}", 2 + n) for n in range(2)]
+    assert [each for side in batches for each in side.answer() if each] == []
+    done = [list(json.loads(finished(each))) for each in ours]
     written = [row for rows in (*batches.values(), *done) for batch in rows for row in batch]
     expected = {row["id"]: row for row in sorted(written, key=lambda each: each["at"])}
     shown = {row["id"]: row for row in table.all_show()}

@@ -330,7 +330,7 @@ def _refuse_other_keys(options: Mapping[str, Any], config: TableConfig) -> None:
                 value=said[:SHOWN],
             )
     one_key = config.composite and len(config.record_keys) == 1
-    if config.version == 6 and one_key and str(options.get(_ENCODING)).lower() == "true":
+    if config.version < 9 and one_key and str(options.get(_ENCODING)).lower() == "true":
         raise RefusedOption(
             _ENCODING,
             "is refused: a complex key generator's keys of one field are spelt "

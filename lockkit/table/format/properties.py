@@ -83,8 +83,8 @@ class TableConfig:
     precombine: str | None = None
     database: str = ""
     version: int = 9
-    """`hoodie.table.version`: 9, Hudi's default, or 6. Incremental readers of version 9 follow
-    completion times; in version 6 they stop at the first pending commit."""
+    """`hoodie.table.version`: 9, Hudi's default, 8 or 6. Incremental readers of version 8 and 9
+    follow completion times; in version 6 they stop at the first pending commit."""
     mode: str = FENCED
     """`fenced`: only lockkit writes it. `hudi`: other writers may, by Hudi's rules."""
     commit: str = SERIAL
@@ -131,12 +131,12 @@ class TableConfig:
                 ("record key", self.record_key or None), ("partition field", self.partition_by),
                 ("precombine field", self.precombine))),
             (self.name and self.name.isprintable(), "name", self.name, "be printable characters"),
-            (str(self.version) in LAYOUTS, "version", self.version, "be 6 or 9"),
+            (str(self.version) in LAYOUTS, "version", self.version, "be 6, 8 or 9"),
             (self.mode in (FENCED, HUDI), "mode", self.mode,
              f"be {FENCED} (only lockkit writes it) or {HUDI}"),
             (_FOLDER.fullmatch(self.archive), "archive", self.archive[:60], "be a folder's name"),
-            (self.table_type == COPY_ON_WRITE or (self.merged and self.version == 9), "table_type",
-             self.table_type, f"be {COPY_ON_WRITE}, or {MERGE_ON_READ} in version 9"),
+            (self.table_type == COPY_ON_WRITE or (self.merged and self.version > 6), "table_type",
+             self.table_type, f"be {COPY_ON_WRITE}, or {MERGE_ON_READ} in version 8 or 9"),
             (self.log_format in ("", *LOG_FORMATS), LOG_FORMAT, self.log_format, "be avro|parquet"),
             (1 <= self.buckets <= BUCKETS_MAX, "buckets", self.buckets,
              f"be from 1 to {BUCKETS_MAX}"),
@@ -209,14 +209,14 @@ def to_properties(config: TableConfig) -> dict[str, str]:
         DROP_COLUMNS: "false",
         MODE: config.mode,
         NUM_BUCKETS if config.index else BUCKETS: str(config.buckets),
-        **(_only_v6(config) if config.version == 6 else _only_v9(config)),
+        **(_only_v6(config) if config.version == 6 else _since_v8(config)),
     }
     said = {
         FENCE_FORMAT: "3" if config.commit == GROUP else "", INDEX: config.index,
         SWITCHES: str(config.switches or ""), ACCEPTED: config.accepted,
         ELSEWHERE: "true" if config.elsewhere else "",
         LOG_FORMAT: config.log_format, "hoodie.database.name": config.database,
-        PRECOMBINE if config.version == 6 else ORDERING: config.precombine,
+        PRECOMBINE if config.version < 9 else ORDERING: config.precombine,
         # Without this hudi-rs shows an *empty* table, and no error.
         "hoodie.table.partition.fields": config.partition_by,
     }  # fmt: skip
@@ -230,9 +230,9 @@ def _only_v6(config: TableConfig) -> dict[str, str]:
     }
 
 
-def _only_v9(config: TableConfig) -> dict[str, str]:
+def _since_v8(config: TableConfig) -> dict[str, str]:
     return {
-        "hoodie.table.initial.version": "9",
+        "hoodie.table.initial.version": str(config.version),
         "hoodie.table.format": "native",
         "hoodie.timeline.path": "timeline",
         "hoodie.timeline.history.path": "history",

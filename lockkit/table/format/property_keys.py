@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from lockkit.table.errors import DamagedFile
 
-LAYOUTS = {"6": "1", "9": "2"}
+LAYOUTS = {"6": "1", "8": "2", "9": "2"}
 """The timeline's layout, by table version."""
 TYPE = "hoodie.table.type"
 COPY_ON_WRITE, MERGE_ON_READ = "COPY_ON_WRITE", "MERGE_ON_READ"

@@ -77,9 +77,7 @@ def _not_known(says: Says) -> Iterator[str]:
     version, layout = says("hoodie.table.version"), says("hoodie.timeline.layout.version")
     if version not in LAYOUTS:
         why = "a Hudi 1.x writer upgrades tables unless hoodie.write.auto.upgrade=false"
-        if version in ("7", "8"):
-            why = "let a Hudi writer (1.1 or later) upgrade it: hoodie.write.table.version=9"
-        yield f"table version {version[:20]!r} is not known, only {' and '.join(LAYOUTS)}; {why}"
+        yield f"table version {version[:20]!r} is not known, only {', '.join(LAYOUTS)}; {why}"
     elif layout != LAYOUTS[version]:
         yield (f"timeline layout {layout[:20]!r} does not belong to table version {version}; an "
                "upgrade may have stopped half-way: finish it with Hudi")  # fmt: skip
@@ -87,8 +85,8 @@ def _not_known(says: Says) -> Iterator[str]:
 
 def _not_written(says: Says, every: Mapping[str, str]) -> Iterator[str]:
     if says(TYPE) == MERGE_ON_READ:
-        if says("hoodie.table.version") != "9":
-            yield (f"table type {MERGE_ON_READ} is written here only in version 9: let a Hudi "
+        if says("hoodie.table.version") == "6":
+            yield (f"table type {MERGE_ON_READ} is not written here in version 6: let a Hudi "
                    "writer (1.1 or later) upgrade it, by hoodie.write.table.version=9")  # fmt: skip
     elif says(TYPE) != COPY_ON_WRITE:
         yield (f"table type {says(TYPE)[:40]!r} is not written here, only {COPY_ON_WRITE} and "
@@ -162,7 +160,7 @@ def _other_keys(says: Says, every: Mapping[str, str]) -> Iterator[str]:
                    f"ours (of {names[inferred]})")  # fmt: skip
     encoding = says("hoodie.table.complex.keygen.encoding", "FIELD_PREFIXED")
     if inferred == COMPLEX and keys and "," not in keys:
-        unsure = says("hoodie.table.version") == "6" and not says(MODE)
+        unsure = says("hoodie.table.version") != "9" and not says(MODE)
         if encoding != "FIELD_PREFIXED" or unsure:
             yield (f"of one record key ({keys[:80]}), versions of Hudi's ComplexKeyGenerator write "
                    "keys in two forms (HUDI-7001); copy it to a new table")  # fmt: skip

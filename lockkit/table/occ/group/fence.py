@@ -42,7 +42,7 @@ PACKED_MAX, UNPACKED_MAX = 2_000, 64_000
 
 def first_fence(attempt: str, table: str, version: int) -> bytes:
     """That of a new table; in version 6 commits have no completion times."""
-    completion = NO_INSTANT if version == 9 else None
+    completion = NO_INSTANT if version > 6 else None
     return format_group_fence(GroupFence(attempt, table, completion=completion))
 
 
