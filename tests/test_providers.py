@@ -549,7 +549,7 @@ def test_a_port_key_that_hudi_ignores_is_used_with_a_warning() -> None:
     ("config", "named"),
     [
         (hudi("NoSuchProvider"), "known:"),
-        ({"hoodie.write.lock.client.num_retries": "0"}, "zookeeper.lock_key is missing"),
+        ({"hoodie.write.lock.client.num_retries": "0"}, "zookeeper.url is missing"),
         (hudi("FileSystemBasedLockProvider"), "hoodie.base.path is missing"),
         (hudi("InProcessLockProvider"), "hoodie.base.path is missing"),
         (hudi("StorageBasedLockProvider"), "hoodie.base.path is missing"),

@@ -17,6 +17,7 @@ from lockkit.errors import LossReason, TableError
 from lockkit.providers.both import DoubleLock
 from lockkit.providers.filesystem import FilesystemLock
 from lockkit.providers.process import ProcessLock
+from lockkit.providers.zookeeper import ZookeeperLock
 from lockkit.runtime import run
 from lockkit.stores import Store
 from lockkit.table import Table, read_table
@@ -81,6 +82,20 @@ def test_services_wait_for_the_lock_of_the_named_provider(
 def test_an_invalid_lock_is_refused_before_any_row_is_written(table: Store, key: str) -> None:
     with pytest.raises(TableError, match=LOCK + key):
         Table(table.url, options={LOCK + key: "com.example.Nope"})
+
+
+def test_the_place_of_a_services_lock_without_a_provider_means_hudis_default_one() -> None:
+    """By the sample of Hudi's page its writers take ZooKeeper's lock; ours took the table's own."""
+    url, options = "memory://t", {
+        LOCK + "zookeeper.url": "127.0.0.1:1", LOCK + "zookeeper.base_path": "/test",
+        "hoodie.table.name": "t",
+    }  # fmt: skip
+    with closing(open_table_lock(url, options, clock=CLOCK)) as lock:
+        assert isinstance(lock, ZookeeperLock)
+    why = r"zookeeper.url is missing \(or name another hoodie.write.lock.provider"
+    for key in ("dynamodb.table", "hivemetastore.table", "filesystem.path", "zookeeper.base_path"):
+        with pytest.raises(TableError, match=why):
+            open_table_lock(url, {LOCK + key: "/t"}, clock=CLOCK)
 
 
 def test_the_path_in_the_options_must_be_the_tables(table: Store) -> None:

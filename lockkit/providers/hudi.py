@@ -94,13 +94,13 @@ def _filesystem(config: Config, options: Options) -> LeasedLock:
 def _zookeeper(config: Config, options: Options) -> LeasedLock:
     from lockkit.providers.zookeeper import ZookeeperLock
 
-    prefix = PREFIX + "zookeeper."
+    prefix, hosts = PREFIX + "zookeeper.", _hosts(config)
     key = config.get(prefix + "lock_key") or config.get(TABLE_NAME)
     if not key:
         raise ValueError(f"{prefix}lock_key is missing (or {TABLE_NAME})")
     path = _needed(config, prefix + "base_path")
     arguments = _session(config) | ZookeeperLock.named(options)
-    return ZookeeperLock(_hosts(config), path, str(key), **arguments)
+    return ZookeeperLock(hosts, path, str(key), **arguments)
 
 
 def _zookeeper_implicit(config: Config, options: Options) -> LeasedLock:
@@ -113,7 +113,8 @@ def _zookeeper_implicit(config: Config, options: Options) -> LeasedLock:
 
 def _hosts(config: Config) -> str:
     """Every host with its port. Hudi connects to `url` as written and never reads `port`."""
-    url, port = _needed(config, f"{PREFIX}zookeeper.url"), f"{PREFIX}zookeeper.port"
+    url = _needed(config, f"{PREFIX}zookeeper.url", f"or name another {PROVIDER}")
+    port = f"{PREFIX}zookeeper.port"
     port_number = int(number(config, port, ZOOKEEPER_PORT, least=1, most=65535))
     hosts = [each if ":" in each else f"{each}:{port_number}" for each in url.split(",")]
     if port_number != ZOOKEEPER_PORT and ":" not in url:

@@ -45,12 +45,13 @@ def open_table_lock(
             return Lock.from_hudi({BASE_PATH: base}, **{**store_options, **own})
         from lockkit.providers.hudi import STORAGE_PROVIDER, lock_of
 
-        if not said.get(hudi.PROVIDER):
+        # Without a provider, the place of a service's lock means Hudi's default one, ZooKeeper.
+        if not said.get(hudi.PROVIDER) and config.keys().isdisjoint(hudi.PLACES):
             config[hudi.PROVIDER] = STORAGE_PROVIDER
             if hudi.RETRIES not in said and hudi.PAUSE not in said:
                 # Without a provider that Hudi shares, Hudi's wait means one try.
                 config[hudi.RETRIES] = "0"
-        if config[hudi.PROVIDER] == STORAGE_PROVIDER:
+        if config.get(hudi.PROVIDER) == STORAGE_PROVIDER:
             own = {**store_options, **own}
         config[BASE_PATH] = base
         if name := said.get(hudi.TABLE_NAME) or said.get(WRITE_TABLE_NAME):
