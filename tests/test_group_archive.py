@@ -216,10 +216,11 @@ def test_what_arrives_late_in_the_name_of_an_archived_commit_is_removed_and_its_
     with Table(url, options=OPTIONS) as table:
         model = more(table, 8)
         published(table)
-        first = min(timeline(url).glob("*.inflight"))
-        requested = first.with_name(first.name.replace(".inflight", ".commit.requested"))
-        late = {each: each.read_bytes() for each in (first, requested)}
-        assert archive(table) is not None and not first.exists()
+        requested = min(timeline(url).glob("*.commit.requested"))
+        first = requested.with_name(requested.name.replace(".commit.requested", ".inflight"))
+        done = min(timeline(url).glob("*.commit"))
+        late = {first: done.read_bytes(), requested: requested.read_bytes()}
+        assert archive(table) is not None and not requested.exists()
         for each, body in late.items():
             each.write_bytes(body)
         before = run(read_group_fence(), open_store(url), Clock())[0].last

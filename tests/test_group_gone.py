@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_group_table import HOW, before_fence, judged, published, rows, spy, values
+from test_group_table import HOW, before_fence, in_child, judged, published, rows, spy, values
 
+from lockkit.cli.main import main
 from lockkit.table import CommitUnknown, NoTable, Table
 from lockkit.table.errors import TableChanged
 from lockkit.table.occ.fence import FENCE_KEY
@@ -74,7 +77,7 @@ def test_an_append_whose_reserved_instant_is_late_takes_another_one_by_itself(
     assert refused == ["LateInstant"]
     assert values(url) == judged(url) == dict.fromkeys("abcd", 0)
     timeline = folder(url) / ".hoodie/timeline"
-    assert len(list(timeline.glob("*.inflight"))) == 4, "the late one is deleted"
+    assert len(list(timeline.glob("*.commit.requested"))) == 4, "the late one is deleted"
 
 
 @pytest.mark.parametrize("write", ["append", "upsert"])
@@ -90,6 +93,51 @@ def test_a_table_that_is_deleted_under_a_commit_is_no_table(
         with pytest.raises(NoTable, match="deleted under this write"):
             getattr(table, write)(rows("c"))
     assert left(url) == []
+
+
+def test_an_offer_stays_while_its_fence_is_missing(url: str) -> None:
+    """Another client may have decided it by its name: then nothing else has what it says."""
+    fence, timeline = folder(url) / FENCE_KEY, folder(url) / ".hoodie/timeline"
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a"))
+        before_fence(one, lambda: other.append(rows("b")))
+        store, kept = one.store, list[bytes]()
+
+        class Missed:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(store, name)
+
+            def get(self, key: str, *given: Any, **how: Any) -> Any:
+                if key == FENCE_KEY and not kept and list(timeline.glob("*.append")):
+                    kept.append(fence.read_bytes())
+                    fence.unlink()
+                return store.get(key, *given, **how)
+
+        one.store = one._upkeep.context.store = Missed()  # type: ignore[assignment]
+        with pytest.raises(CommitUnknown):
+            one.append(rows("c"))
+        assert len(list(timeline.glob("*.append"))) == 1
+        fence.write_bytes(kept[0])
+    assert values(url).items() >= {"a": 0, "b": 0}.items()
+
+
+def test_no_fence_is_made_where_a_small_commit_may_be_decided(url: str) -> None:
+    def work() -> None:
+        table, held = Table(url), threading.Event()
+
+        def before(request: str) -> None:
+            if request.endswith(".commit"):
+                held.wait()
+
+        spy(table, before)
+        table.append(rows("a"))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    os.waitpid(in_child(work), 0)
+    (folder(url) / FENCE_KEY).unlink()
+    for mode in ("group", "fenced"):
+        assert main(["table", "mode", url, mode, "--yes"]) == 3
+    assert not (folder(url) / FENCE_KEY).exists()
 
 
 def test_without_an_answer_to_the_decision_a_deleted_table_leaves_it_unknown(url: str) -> None:

@@ -105,7 +105,7 @@ def test_an_interrupt_before_an_offer_says_that_nothing_was_committed(url: str) 
     with Table(url) as table:
         table.append(rows("a"))
         published(table)
-        said = notes(interrupted(table, ".inflight"))
+        said = notes(interrupted(table, ".parquet"))
         assert "was not committed; what it had written was taken back" in said
         assert "is not known" not in said
     assert values(url) == judged(url) == {"a": 0}

@@ -10,7 +10,9 @@ from lockkit.lab.verify.scenarios.group_table import MUTANTS, SCENARIO
 from lockkit.lab.verify.sim import simulate
 
 FIRST, LAST = 1, 90
-STEADY = (4, 7, 14, 19)
+FOUND_BY = {"nothing at once": 207}
+"""A seed that found what is rarely met: it is played first."""
+STEADY = (1, 2, 7, 196)
 QUICK = ("unlisted tail", "own files", "nothing at once", "reader's tail", "tail given up",
          "acknowledged", "unpublished")  # fmt: skip
 
@@ -18,7 +20,7 @@ QUICK = ("unlisted tail", "own files", "nothing at once", "reader's tail", "tail
 def is_found(name: str) -> int | None:
     """The first seed in which it breaks something."""
     plays = (simulate(SCENARIO, seed, mutant=MUTANTS[name], judge=False)
-             for seed in range(FIRST, LAST + 1))  # fmt: skip
+             for seed in (FOUND_BY.get(name, FIRST), *range(FIRST, LAST + 1)))  # fmt: skip
     return next((each.seed for each in plays if each.violation), None)
 
 

@@ -12,13 +12,15 @@ from test_group_table import HOW, before_fence, judged, published, rows, spy, va
 
 from lockkit.clock import Clock
 from lockkit.runtime import run
+from lockkit.runtime.proven import create
 from lockkit.stores import open_store
 from lockkit.table import Table
 from lockkit.table.errors import TableError
 from lockkit.table.format.timeline import V9
 from lockkit.table.occ.covered import CheckedHorizon, settle
-from lockkit.table.occ.fence import COMMIT, digest
+from lockkit.table.occ.fence import COMMIT, NO_INSTANT, digest
 from lockkit.table.occ.group import decision as group
+from lockkit.table.occ.group.commit import GroupView, decided_body, offered_as
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence, Offer, decide
 from lockkit.table.occ.group.fence import (
     format_group_fence,
@@ -61,8 +63,10 @@ def test_the_window_keeps_the_bodies_of_the_newest_decisions(
     body = packed(b"body")
     monkeypatch.setattr(group, "BODIES_MAX", 2 * len(body))
     offers = [Offer(f"2026010100000000{n}", 0, body=body, reserved=True) for n in range(4)]
-    window = decide(GroupFence("a"), offers, attempt="b").window
-    assert [each.body for each in window] == ["", "", body, body]
+    first = decide(GroupFence("a"), offers[:3], attempt="b")
+    kept = [decide(first, offers[3:], attempt="c", proven=each).window for each in ({1, 2}, {2})]
+    assert [each.body for each in kept[0]] == ["", "", body, body]
+    assert [each.body for each in kept[1]] == [body] * 4, "the first is not proven to be published"
 
 
 def test_an_upsert_reads_no_commit_that_the_fence_repeats(url: str) -> None:
@@ -79,6 +83,33 @@ def test_an_upsert_reads_no_commit_that_the_fence_repeats(url: str) -> None:
     assert values(url) == judged(url) == {"a": 2, "b": 1}
     read = [each for each in asked if each.startswith("get") and "timeline" in each]
     assert not read, "the other writer's upsert is in the fence"
+
+
+def test_a_small_commit_has_no_inflight_file(url: str) -> None:
+    with Table(url) as table:
+        table.append(rows("a"))
+        table.upsert(rows("a", v=1))
+        published(table)
+        table.overwrite(rows("b"), whole_table=True)
+    assert values(url) == judged(url) == {"b": 0}
+    timeline = Path(url.removeprefix("file://")) / ".hoodie/timeline"
+    assert [each.name.partition(".")[2] for each in timeline.glob("*.inflight")] == [
+        "replacecommit.inflight"
+    ]
+
+
+@pytest.mark.parametrize("columns", ["c" * 16, "d" * 16])
+def test_an_append_that_another_client_has_decided_is_published_from_its_offer(
+    url: str, columns: str
+) -> None:
+    """Its name has the columns that it was offered with; the fence's may have changed since."""
+    store, body = open_store(url), b"the commit"
+    offer = Offer(T1, 0, schema="c" * 16, sha256=digest(body), blind=True, body=packed(body))
+    run(create(*offered_as(V9, offer, body)), store, Clock())
+    empty = GroupFence("a", completion=NO_INSTANT)
+    fence = replace(decide(empty, [replace(offer, body="")], attempt="b"), schema=columns)
+    entry = replace(fence.window[0], schema="")
+    assert run(decided_body(GroupView(fence, "", {}, frozenset()), entry), store, Clock()) == body
 
 
 def test_a_writer_does_not_wait_for_what_is_decided_and_not_published(url: str) -> None:

@@ -42,6 +42,15 @@ def saved(table: Table) -> str:
     return instant
 
 
+def test_an_overwrite_after_a_restore_meets_none_of_the_commits_that_were_taken_back(
+    url: str
+) -> None:
+    with Table(url) as table:
+        table.restore(saved(table))
+        table.overwrite(rows("c"), whole_table=True)
+    assert values(url) == judged(url) == {"c": 0}
+
+
 def test_a_restored_table_goes_on_with_group_commit(url: str) -> None:
     with Table(url) as table, Table(url) as other:
         other.append(rows("other"))

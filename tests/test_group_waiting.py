@@ -286,7 +286,8 @@ def test_a_writer_reads_the_fence_more_seldom_while_the_window_has_no_room() -> 
 
 
 def test_a_publisher_reads_inflight_files_while_it_publishes_those_before() -> None:
-    window = tuple(replace(each, body="") for each in decisions(20))
+    named = frozenset({("p", "f")})
+    window = tuple(replace(each, body="", writes=named) for each in decisions(20))
     fence = replace(fence_of(window), combiner="W1")
     client, together = client_of(fence), list[set[str]]()
 

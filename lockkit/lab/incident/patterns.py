@@ -155,7 +155,7 @@ CARDS = {
     ),
     Pattern.UNPUBLISHED: RunbookCard(
         "Let any writer commit, or run the command below: either publishes the decision.",
-        "Do not delete the fence or the inflight file: the commit would be lost.",
+        "Do not delete the fence, the inflight file or an offer: the commit would be lost.",
         "lockkit table rollback {url}",
     ),
     Pattern.HELD_BACK: RunbookCard(

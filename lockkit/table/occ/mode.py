@@ -28,7 +28,7 @@ from lockkit.table.format.property_keys import FENCE_FORMAT
 from lockkit.table.format.refusals import refuse_commit
 from lockkit.table.format.timeline import Timeline, instant_ms, is_ahead, load_timeline
 from lockkit.table.occ.commit import ROUNDS_MAX, Guard, trust
-from lockkit.table.occ.covered import has_archived
+from lockkit.table.occ.covered import has_archived, pending_commits
 from lockkit.table.occ.decide import commits_under_way, is_in_use, lost_fence, replace_fence, settle
 from lockkit.table.occ.fence import (
     CLOSED,
@@ -82,6 +82,9 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
             yield from set_fence(replace(config, commit=GROUP), guard, believe, closed=False)
             return (yield from _say_commit(GROUP, believe))
         yield from from_group(config, guard, believe)
+    if config.commit == GROUP and (yield from read_fence()).fence is None:
+        if begun := pending_commits((yield from load_timeline(config.names))):
+            raise lost_fence(begun)  # a small one may be decided without an inflight file
     changed = mode != GROUP and (yield from _say_commit(SERIAL, believe))
     config = replace(config, commit=SERIAL)
     yield from set_fence(config, guard, believe, closed=mode == HUDI)

@@ -22,7 +22,7 @@ from lockkit.table.format.layout import (
     overwritten_by,
     partition_file,
 )
-from lockkit.table.format.properties import HUDI
+from lockkit.table.format.properties import GROUP, HUDI
 from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.occ.conflicting import OwnChanges
 from lockkit.table.occ.covered import first_active
@@ -140,7 +140,7 @@ def draft(
     replaced: frozenset[FileGroup] = frozenset(),
     extra: Mapping[str, str] | None = None,
 ) -> Procedure[bytes]:
-    """Write the inflight file of an instant whose survey may be in progress; return its bytes."""
+    """Write the inflight file, if there is one, of an instant; return its bytes."""
     _refuse_stats(taken, stats)
     body = format_commit(
         stats, operation=operation, schema=schema, attempt=taken.attempt, action=taken.action,
@@ -149,6 +149,11 @@ def draft(
     inflight = taken.names.inflight(taken.instant, taken.action)
     found = {s.partition for s in stats if s.previous == NO_COMMIT} - known_partitions
     partitions = [create(*partition_file(each, taken.instant)) for each in sorted(found)]
+    if taken.known.config.commit == GROUP:
+        from lockkit.table.occ.group.fence import goes_without  # that package is loaded already
+        if goes_without(taken.action, body):
+            yield from all_of(partitions)
+            return body
     standing, *_ = yield from all_of([create(inflight, body), *partitions])
     if isinstance(standing, Found):
         why = "is there with other bytes, which may be decided on: a transaction is prepared once"

@@ -24,6 +24,7 @@ from lockkit.lab.verify.sim.lease import world_of
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.run import SeedRun
 from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.lab.verify.table.ledger import decided_body
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing
 from lockkit.runtime import Delete, Procedure, Put, Sleep, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, put_once, read
@@ -32,7 +33,7 @@ from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
 from lockkit.table.format.timeline import V6, V9, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.commit import EpochGuard
-from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, digest, is_grouped
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, is_grouped
 from lockkit.table.occ.group import commit as group
 from lockkit.table.occ.group.archived import completion_of
 from lockkit.table.occ.group.decision import (
@@ -46,7 +47,13 @@ from lockkit.table.occ.group.decision import (
     reaches,
     refuse,
 )
-from lockkit.table.occ.group.fence import format_group_fence, format_offer, read_group_fence
+from lockkit.table.occ.group.fence import (
+    PACKED_MAX,
+    format_group_fence,
+    format_offer,
+    parse_offer,
+    read_group_fence,
+)
 from lockkit.table.occ.group.mode import from_group, has_group_fence, to_group
 from lockkit.table.services.archive_group import decide_nothing_until, named_by_fence
 
@@ -54,6 +61,8 @@ STEPS = 400
 ACTIONS_MAX = 24
 AHEAD, SLOW, ARCHIVES, SWITCHES = 0.3, 0.3, 0.4, 0.5
 SWITCHED = 0.06
+SMALL, LARGE = 0.25, 0.3
+"""In how many worlds small commits have no inflight file, and how many are too large there."""
 KEPT_MIN = 2
 ARCHIVE = "archive/"
 FILE_GROUPS = ("a", "b", "c")
@@ -84,9 +93,11 @@ class GroupRun(SeedRun):
     decided: dict[float, dict[str, Any]] = field(default_factory=dict)
     by_instant: dict[str, dict[str, Any]] = field(default_factory=dict)
     bodies: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What the inflight file of each commit said when it was decided."""
+    """What the owner of each commit had said when it was decided."""
     denied: set[str] = field(default_factory=set)
     """Instants whose owners got the answer that they are not committed."""
+    inflight: bool = False
+    """Whether every commit has an inflight file, also a small one."""
     archives: bool = False
     """Whether a process moves old instants out of the timeline."""
     reserves_ahead: bool = False
@@ -110,6 +121,7 @@ class GroupRun(SeedRun):
                     self._decide(entry)
                 elif self.decided[entry["seq"]]["instant"] != entry["instant"]:
                     raise Violated(ONCE, f"decision {entry['seq']} has changed")
+                self._is_somewhere(entry)
         elif key.endswith(".commit") and after is not None and decided.before == "":
             self._publish(group.instant_in(key), after.body)
         elif key.startswith(ARCHIVE):
@@ -118,6 +130,12 @@ class GroupRun(SeedRun):
             instant = key.removeprefix(DATA).partition("_")[0]
             if key.startswith(DATA) and self._is_commit(instant):
                 raise Violated(KEPT, f"{key} is deleted, and {instant} is committed")
+
+    def _is_somewhere(self, entry: dict[str, Any]) -> None:
+        objects = self.world.memory_store.objects
+        over = entry["kind"] != COMMIT or self._is_published(entry["instant"])
+        if not over and decided_body(objects, entry) is None:
+            raise Violated(KEPT, f"nothing has the content of {entry['instant']}, which is decided")
 
     def _decide(self, entry: dict[str, Any]) -> None:
         instant = entry["instant"]
@@ -133,10 +151,8 @@ class GroupRun(SeedRun):
         if instant in self.denied:
             raise Violated(NO_MEANS_NO, f"{instant} was refused, and is committed")
         objects = self.world.memory_store.objects
-        inflight = objects.get(self.names.inflight(instant))
-        if inflight is None:
-            raise Violated(KEPT, f"{instant} is committed without its inflight file")
-        body = self.bodies[instant] = json.loads(inflight.body)
+        said = decided_body(objects, entry) or b'{"files":[],"writes":[],"seen":[],"horizon":""}'
+        body = self.bodies[instant] = json.loads(said)
         if any(each not in objects for each in body["files"]):
             raise Violated(KEPT, f"{instant} is committed without its data")
         together = [each for each in self.decided.values() if each["round"] == entry["round"]]
@@ -265,8 +281,13 @@ class GroupRun(SeedRun):
         fields = {"attempt": write.attempt, "files": sorted(files), "seen": sorted(write.seen),
                   "writes": [["p", each] for each in file_ids],
                   "horizon": write.horizon}  # fmt: skip
+        chance = random.Random(write.instant)
+        if chance.random() < LARGE and not self.inflight:  # then it has an inflight file, too
+            fields["much"] = chance.randbytes(PACKED_MAX).hex()
         write.body, write.blind = json.dumps(fields).encode(), blind
         write.writes = groups_of(write.body)
+        if self.inflight:
+            files[client.names.inflight(write.instant)] = write.body
         try:
             kind = yield from group.commit(client, write, files)
         except ModeSwitched:
@@ -409,6 +430,7 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> GroupRun:
     world, _, off_ms = world_of(dice, seed, steps, mutant)
     version_9 = random.Random(f"group version {seed}").random() < 0.5
     run = GroupRun(world, dice.choice((1, 2, 4, 30)), V9 if version_9 else V6)
+    run.inflight = random.Random(f"small group carries bodies {seed}").random() >= SMALL
     run.reserves_ahead = random.Random(f"group writers reserve {seed}").random() < AHEAD
     run.archives = random.Random(f"group archives {seed}").random() < ARCHIVES
     may_switch = random.Random(f"group turns {seed}").random() < SWITCHES
@@ -499,17 +521,21 @@ def evict_unproven(fence: GroupFence, _: Any, window_max: int) -> GroupFence:
     return RIGHT_EVICT(fence, range(fence.last + 1), window_max)
 
 
+def without_bodies(fence: GroupFence) -> GroupFence:
+    """Keep what the newest decision will say, and nothing of those before."""
+    older = tuple(replace(each, body="") for each in fence.window[:-1])
+    return replace(fence, window=older + fence.window[-1:])
+
+
 def offers_by_name(view: group.GroupView) -> Procedure[list[Offer]]:
     """Take every object with an offer's name for an offer, a tombstone too."""
     found = []
     for key in sorted(view.keys):
         instant = group.instant_in(key)
         if key.endswith(".offer") and group.is_open(view, instant):
-            body = yield from read(view.names.inflight(instant))
-            if isinstance(body, Found):
-                writes, sha256 = groups_of(body.body), digest(body.body)
-                found.append(Offer(instant, view.fence.last, writes, sha256, reserved=True,
-                                   table=TABLE))  # fmt: skip
+            body = yield from read(key)
+            by_name = Offer(instant, view.fence.last, reserved=True, table=TABLE)
+            found += [parse_offer(body.body) or by_name] if isinstance(body, Found) else []
     return found
 
 
@@ -623,11 +649,13 @@ _SAYS: dict[str, tuple[str, Plants]] = {
     "reader's reach": ("a reader ignores what left the window", {f"{_G}:snapshot": snapshot_stale}),
     "evict": ("decisions leave the window before their outcome is proven",
               {f"{_D}:evict": evict_unproven}),
+    "forgets": ("the fence forgets what a commit will say, before that is published",
+                {f"{_D}:without_old_bodies": without_bodies}),
     "no tombstone": ("a refusal leaves no tombstone", {f"{_G}:bury": answering(None)}),
     "no conflict": ("offers are not compared with commits", {f"{_D}:conflicts": lambda *_: ""}),
     "ignores completed": ("who decides ignores the completed file",
                           {f"{_G}:is_open": lambda view, instant:
-                           view.names.inflight(instant) in view.keys
+                           group.timeline_key(view.names, instant, "requested") in view.keys
                            and instant not in view.decided}),
     "tombstone is an offer": ("a tombstone is taken for an offer",
                               {f"{_G}:open_offers": offers_by_name}),

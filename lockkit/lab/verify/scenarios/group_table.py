@@ -36,7 +36,7 @@ _P, _T = "lockkit.table.occ.group.publish", "lockkit.table.occ.group.tail"
 
 def offered(client: Any, write: Any, **_: Any) -> Procedure[str]:
     """Acknowledge an offer, and have it decided by others."""
-    key, body = group_commit.offered_as(client.names, write.offer())
+    key, body = group_commit.offered_as(client.names, write.offer(), write.body)
     yield from create(key, body)
     return COMMIT
 

@@ -9,8 +9,10 @@ in table version 6: there the order is that of the fence.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
+import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +23,7 @@ from lockkit.lab.verify.sim.task import Violated
 from lockkit.lab.verify.table import reader
 from lockkit.lab.verify.table.reader import Completed, DataFile, ReaderView, TableRow, Unreadable
 from lockkit.runtime import Delete, Put
-from lockkit.table.occ.fence import FENCE_KEY, GROUP_FORMAT
+from lockkit.table.occ.fence import FENCE_KEY, GROUP_FORMAT, digest
 
 ROWS = "every committed row is visible exactly once, and no other row is"
 ACKNOWLEDGED = "an acknowledged commit is visible and stays so"
@@ -44,6 +46,15 @@ Place = tuple[str, str]
 """(partition, record key)."""
 Table = Mapping[Place, tuple[str, ...]]
 """What the table holds: the tokens of each row."""
+
+
+def decided_body(objects: Mapping[str, StoredObject], entry: dict[str, Any]) -> bytes | None:
+    """What the owner of a decided commit has said: in the fence, an offer or an inflight file."""
+    said = [zlib.decompress(base64.b85decode(entry["body"]))] if entry["body"] else []
+    named = entry["instant"] + "."
+    said += [each.body for key, each in objects.items() if key.rpartition("/")[2].startswith(named)
+             and key.endswith((".append", ".inflight"))]  # fmt: skip
+    return next((each for each in said if digest(each) == entry["sha256"]), None)
 
 
 @dataclass(slots=True)
@@ -255,13 +266,12 @@ class AttemptLedger:
         objects, fence = self.memory_store.objects, self._group_fence()
         seen, found = {each.instant for each in self.commits}, []
         for entry in fence.get("window", ()):
-            state = "inflight" if entry["action"] == "commit" else f"{entry['action']}.inflight"
-            folder = ".hoodie/timeline/" if fence["completion"] else ".hoodie/"
-            inflight = objects.get(f"{folder}{entry['instant']}.{state}")
-            if entry["kind"] == "commit" and entry["instant"] not in seen and inflight:
-                done = entry["completion"]
+            if entry["kind"] != "commit" or entry["instant"] in seen:
+                continue
+            body, done = decided_body(objects, entry), entry["completion"]
+            if body is not None:
                 here = Completed(entry["instant"], done, entry["action"], "the fence")
-                found.append(self._attempt_of(here, inflight.body))
+                found.append(self._attempt_of(here, body))
         return found
 
     def committed(self) -> Table:

@@ -35,6 +35,7 @@ from lockkit.table.errors import CommitUnknown, TableChanged
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.property_keys import FENCE_FORMAT, PROPERTIES_BYTES_MAX, parse_properties
+from lockkit.table.format.taken_back import taken_back_by
 from lockkit.table.format.timeline import V6, V9, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT, digest
 from lockkit.table.occ.group.archived import ArchivedAs, archived_outcome
@@ -65,6 +66,7 @@ from lockkit.table.occ.group.fence import (
     blind_offer,
     format_group_fence,
     format_offer,
+    goes_without,
     is_tombstone,
     packed,
     parse_group_fence,
@@ -78,6 +80,7 @@ from lockkit.table.occ.group.rate import FenceRate
 OVERWRITE, CLUSTERING = "replacecommit", "clustering"
 COMPLETED = {CLUSTERING: OVERWRITE}
 """What an action is called once it is completed, where that is another name."""
+STARTED = ("requested", "commit.requested", "inflight")
 RESERVATIONS_MAX = 10
 TURNS_MAX = 40
 PUBLISHING_TURNS_MAX = 8 * UNPUBLISHED_MAX
@@ -515,10 +518,11 @@ def reservation_ended(view: GroupView, instant: str) -> Procedure[str]:
 def commit(client: GroupClient, write: GroupWrite, files: dict[str, bytes]) -> Procedure[str]:
     """Send the data, then have the instant decided: `commit`, or the kind of what was decided.
 
-    Raises `CommitUnknown` if an offer or a replacement of the fence may still be carried out.
+    A small commit has no inflight file. Raises `CommitUnknown` if an offer or a replacement of the
+    fence may still be carried out.
     """
-    objects = files | {client.names.inflight(write.instant): write.body}
-    yield from prove_data(objects)
+    inflight = {client.names.inflight(write.instant): write.body}
+    yield from prove_data(files if goes_without(write.action, write.body) else files | inflight)
     return (yield from decided(client, write))
 
 
@@ -651,7 +655,7 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     if not write.blind and not write.surveyed:  # its offer says what its owner has seen
         write.see((yield from look(client)).fence)
     write.sent = write.offered = True
-    key, body = offered_as(client.names, write.offer())
+    key, body = offered_as(client.names, write.offer(), write.body)
     view: GroupView | None = None
     if write.follows or client.is_slow:
         sent_ms = yield WallMs()
@@ -777,10 +781,13 @@ def await_round(
     return ""
 
 
-def offered_as(names: TimelineNames, offer: Offer) -> tuple[str, bytes]:
-    """The object that offers it; a blind offer says everything by its name."""
+def offered_as(names: TimelineNames, offer: Offer, body: bytes = b"") -> tuple[str, bytes]:
+    """The object that offers it; a blind offer says everything by its name.
+
+    Only who publishes it reads what it contains, in place of an inflight file.
+    """
     if offer.blind:
-        return names.folder + blind_name(offer), b""
+        return names.folder + blind_name(offer), body if offer.body else b""
     return timeline_key(names, offer.instant, "offer"), format_offer(offer)
 
 
@@ -801,12 +808,16 @@ def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> 
         return True
     if (yield from archived_by_now(view)) > (write.horizon or NO_INSTANT):
         return True
-    for instant in sorted(view.commits() - write.seen - {write.instant}):
+    for instant in sorted(view.completed() - view.decided.keys() - write.seen):
         if instant <= write.horizon:
             continue
-        for action in (COMMIT, OVERWRITE, CLUSTERING):
-            found = yield from read(client.names.inflight(instant, action))
-            if isinstance(found, Found) and clash(write.writes, client.groups_of(found.body)):
+        own = [each for each in view.keys if instant_in(each) == instant]
+        keys = [client.names.inflight(instant, each) for each in (COMMIT, OVERWRITE, CLUSTERING)]
+        for key in [each for each in own if each.endswith(".commit")] + keys:
+            found = yield from read(key)
+            if not isinstance(found, Found) or taken_back_by(key, found.body):
+                continue
+            if clash(write.writes, client.groups_of(found.body)):
                 return True
     return False
 
@@ -858,7 +869,7 @@ def offered(view: GroupView) -> tuple[list[Offer], list[str]]:
 
 
 def is_open(view: GroupView, instant: str) -> bool:
-    started = timeline_key(view.names, instant, "inflight") in view.keys
+    started = any(timeline_key(view.names, instant, each) in view.keys for each in STARTED)
     return started and instant not in view.decided and not is_completed(view, instant)
 
 
@@ -1036,16 +1047,34 @@ def make_room(client: GroupClient, fence: GroupFence) -> Procedure[None]:
 def unpublished_bodies(
     client: GroupClient, view: GroupView, due: list[GroupDecision]
 ) -> Procedure[dict[str, bytes]]:
-    """The inflight files of the commits that have no completed file, read in parallel."""
+    """What the commits without a completed file will say in it, read in parallel."""
     left = [each for each in due
             if each.kind == COMMIT and not is_completed(view, each.instant)]
     own = {each.instant: body for each in left
            if (body := client.bodies.get(each.instant) or unpacked(each))}  # fmt: skip
     others = [each for each in left if each.instant not in own]
-    keys = [view.names.inflight(each.instant, each.action) for each in others]
-    found = yield from all_of([read(key) for key in keys])
-    return own | {decision.instant: each.body for decision, each in zip(others, found, strict=True)
-                  if isinstance(each, Found)}  # fmt: skip
+    found = yield from all_of([decided_body(view, each) for each in others])
+    return own | {each.instant: body for each, body in zip(others, found, strict=True)}
+
+
+def decided_body(view: GroupView, each: GroupDecision) -> Procedure[bytes]:
+    """The content of its inflight file, or of an append's offer; b"" if neither is there.
+
+    That offer's name has the columns of the fence, unless these have changed since.
+    """
+    by_name = Offer(each.instant, 0, sha256=each.sha256, blind=True, table=view.fence.table,
+                    schema=each.schema or view.fence.schema)  # fmt: skip
+    keys = [view.names.inflight(each.instant, each.action)]
+    if each.writes is not None and not each.writes:
+        keys.insert(0, view.names.folder + blind_name(by_name))
+    for key in keys:
+        found = yield from read(key)
+        if isinstance(found, Found) and digest(found.body) == each.sha256:
+            return found.body
+    entries = yield from listing(f"{view.names.folder}{each.instant}.")
+    offered = [entry.key for entry in entries if entry.key.endswith(".append")]
+    found = (yield from read(offered[0])) if offered else Missing()
+    return found.body if isinstance(found, Found) else b""
 
 
 def rounds(fence: GroupFence) -> list[list[GroupDecision]]:
@@ -1069,7 +1098,8 @@ def publish_one(
             raise TableError(
                 each.instant,
                 f"is decided, and {view.names.inflight(each.instant, each.action)} is missing or "
-                "is not what was decided", "restore that object from its versions",
+                "is not what was decided, and no offer has it",
+                "restore that object, or the offer, from its versions",
             )
 
         def is_ours(there: bytes) -> bool:

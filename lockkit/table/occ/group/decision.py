@@ -260,11 +260,13 @@ def decide(
 
 
 def without_old_bodies(fence: GroupFence) -> GroupFence:
-    """The bodies of the newest decisions are kept, as far as there is room for them."""
+    """The bodies of the newest decisions are kept, as far as there is room for them. So are those
+    that are not proven to be published: there may be no inflight file.
+    """
     left, window = BODIES_MAX, list(fence.window)
     for at in reversed(range(len(window))):
         left -= len(window[at].body)
-        if left < 0 and window[at].body:
+        if left < 0 and window[at].body and window[at].seq <= fence.published:
             window[at] = replace(window[at], body="")
     return replace(fence, window=tuple(window))
 

@@ -16,6 +16,7 @@ from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
 from lockkit.table.errors import BrokenFence, ModeSwitched, NewerFence
 from lockkit.table.occ.fence import (
+    COMMIT,
     FENCE_BYTES_MAX,
     FENCE_KEY,
     FORMAT,
@@ -147,6 +148,11 @@ def packed(body: bytes) -> str:
     """An inflight file as an offer and a decision repeat it; '' if it is too long for that."""
     text = base64.b85encode(zlib.compress(body)).decode() if len(body) <= UNPACKED_MAX else ""
     return text if len(text) <= PACKED_MAX else ""
+
+
+def goes_without(action: str, body: bytes) -> bool:
+    """Whether a commit has no inflight file: the fence, or the offer of an append, has it."""
+    return action == COMMIT and bool(packed(body))
 
 
 @lru_cache(maxsize=GROUP_WINDOW_MAX)

@@ -44,18 +44,19 @@ def note_gone(mine: GroupDecision) -> Procedure[None]:
 def is_gone(write: GroupWrite, prepared: Prepared) -> Procedure[bool]:
     """Whether the table was deleted, and what was sent can decide nothing any more.
 
-    Its offer is deleted first, so that no writer of a table that is made here finds it. Without an
-    answer to a replacement of the fence nothing is certain.
+    Only then its offer is deleted: nothing else may have what a decided append says. A table that
+    is made here does not take it, since it names its table. Without an answer to a replacement of
+    the fence nothing is certain.
     """
     if write.doubtful:
         return False
-    if write.offered:
-        yield from delete(offered_as(prepared.names, write.offer())[0])
     transaction = prepared.transaction
     try:
         yield from recheck_config(transaction.config, transaction.taken.known.config_version)
     except NoTable:
         found = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
+        if write.offered and isinstance(found, Missing):
+            yield from delete(offered_as(prepared.names, write.offer())[0])
         return isinstance(found, Missing)
     except TableError:
         return False

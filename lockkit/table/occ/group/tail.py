@@ -69,7 +69,8 @@ def may_be_archived(now: Timeline, after: str) -> bool:
     """
     commits = [each.instant for each in (now.fence[0].window if now.fence else ())
                if each.kind == COMMIT]  # fmt: skip
-    return any(not is_shown(each, now, after) and each not in now.inflight for each in commits)
+    begun = now.inflight | now.pending.keys()
+    return any(not is_shown(each, now, after) and each not in begun for each in commits)
 
 
 def _list_beside(names: TimelineNames, after: str) -> Procedure[Timeline]:
