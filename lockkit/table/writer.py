@@ -124,9 +124,7 @@ class TableWrite(ABC):
         self.upkeep.before_write(known)
         state: list[tuple[Snapshot, Prepared]] = []
         shared = self.upkeep.context
-        context = replace(
-            shared, url=self.url, store=self.store, clock=self.clock, emit=self.emit
-        )
+        context = replace(shared, url=self.url, store=self.store, clock=self.clock, emit=self.emit)
         host = StoreHost(context, self.requested.rules)
         attempt = WriteAttempt(host, strategy, self.upkeep.before_commit)
 

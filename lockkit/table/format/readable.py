@@ -12,13 +12,7 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
 from lockkit.table.errors import NoTable, UnsupportedTable
-from lockkit.table.format.properties import (
-    HIVE_STYLE,
-    HUDI,
-    PROPERTIES_KEY,
-    URLENCODE,
-    TableConfig,
-)
+from lockkit.table.format.properties import HIVE_STYLE, HUDI, PROPERTIES_KEY, URLENCODE, TableConfig
 from lockkit.table.format.property_keys import (
     BY_COMMIT,
     BY_EVENT,

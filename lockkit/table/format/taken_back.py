@@ -30,9 +30,7 @@ class TakenBack:
     by: str
 
 
-def keep_name(
-    key: str, action: str, *, by: str, schema: str, version: int
-) -> Procedure[None]:
+def keep_name(key: str, action: str, *, by: str, schema: str, version: int) -> Procedure[None]:
     """Replace the completed commit at `key` by one without files, made by the restore `by`."""
     body = format_commit((), operation="UNKNOWN", schema=schema, attempt=by, action=action,
                          extra={BY: by}, version=version)  # fmt: skip

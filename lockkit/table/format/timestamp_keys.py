@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from lockkit.table.errors import RefusedRows
-from lockkit.table.format.property_keys import (
-    CUSTOM,
-    KEY_CLASS,
-    KEY_CLASSES,
-    KEY_TYPE,
-    TIMESTAMP,
-)
+from lockkit.table.format.property_keys import CUSTOM, KEY_CLASS, KEY_CLASSES, KEY_TYPE, TIMESTAMP
 
 if TYPE_CHECKING:
     from lockkit.table.format.properties import TableConfig

@@ -21,13 +21,7 @@ from lockkit.runtime import run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.format.option_values import one_of
-from lockkit.table.occ.commit import (
-    Committed,
-    EpochGuard,
-    First,
-    Guard,
-    StateChange,
-)
+from lockkit.table.occ.commit import Committed, EpochGuard, First, Guard, StateChange
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import deferred, held, note_if_interrupted, publish
@@ -152,9 +146,7 @@ def _publish_under(
     """Publish under another service's lock; if the table has a fence, the fence decides."""
     from lockkit.table.occ.committing import commit_alone
 
-    way = commit_alone(
-        prepared, strategy=strategy, believe=lock.assert_held, newer=1, first=first
-    )  # fmt: skip
+    way = commit_alone(prepared, strategy=strategy, believe=lock.assert_held, newer=1, first=first)
     with note_if_interrupted(prepared), deferred(emit) as later, held(lock) as published:
         done: Committed = run(way, store, clock, later)
         published()

@@ -163,9 +163,7 @@ def _barrier(names: TimelineNames, now: Timeline, start: str, end: str | None) -
 
 def _held_by(by: PendingInstant, waiting: int) -> HeldBack:
     beat_ms = None if by.heartbeat.version is None else by.heartbeat.modified_ms
-    return HeldBack(
-        by.instant, by.action, instant_ms(by.instant), by.lives, beat_ms, waiting
-    )  # fmt: skip
+    return HeldBack(by.instant, by.action, instant_ms(by.instant), by.lives, beat_ms, waiting)
 
 
 def first_pending(now: Timeline, after: str = "") -> str:

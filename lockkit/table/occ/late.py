@@ -103,9 +103,7 @@ def load_leavers(
                          for name in (names.inflight, names.requested)))  # fmt: skip
 
 
-def _by_instant(
-    entries: Iterable[ListEntry], names: TimelineNames
-) -> dict[str, tuple[str, ...]]:
+def _by_instant(entries: Iterable[ListEntry], names: TimelineNames) -> dict[str, tuple[str, ...]]:
     keys: dict[str, tuple[str, ...]] = {}
     for entry in entries:
         instant = entry.key.removeprefix(names.folder).partition(".")[0].partition("_")[0]

@@ -363,9 +363,7 @@ class Prefetcher:
         if head is not None and proving:
             reads.append(read(completed_key(self.prepared.names, head)))
         if claiming:
-            reads.append(
-                recheck_config(transaction.config, transaction.taken.known.config_version)
-            )
+            reads.append(recheck_config(transaction.config, transaction.taken.known.config_version))
         fence, *others = yield from all_of(reads)
         if head is not None and proving and isinstance(others[0], Found):
             proven |= {head.instant}

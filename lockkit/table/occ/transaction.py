@@ -18,13 +18,7 @@ from lockkit.table.errors import OutdatedHandle, TableChanged, TableError
 from lockkit.table.format.avro import stamp
 from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import ATTEMPT, PLAIN, format_commit
-from lockkit.table.format.properties import (
-    FENCED,
-    GROUP,
-    TableConfig,
-    load_config,
-    recheck_config,
-)
+from lockkit.table.format.properties import FENCED, GROUP, TableConfig, load_config, recheck_config
 from lockkit.table.format.timeline import (
     LANES,
     Timeline,

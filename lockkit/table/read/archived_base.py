@@ -115,9 +115,7 @@ def _with_logs(
     return found
 
 
-def _by_the_archive(
-    config: TableConfig, now: Timeline, point: Wanted
-) -> Procedure[Snapshot]:
+def _by_the_archive(config: TableConfig, now: Timeline, point: Wanted) -> Procedure[Snapshot]:
     """In mode fenced a file counts only if a commit names it: so the archived commits are read."""
     archived = yield from load_archived_commits(config)
     if any(each.attempt is None for each in archived) or not (

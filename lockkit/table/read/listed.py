@@ -32,12 +32,7 @@ from lockkit.table.read.log_slice import LogSlice, VisibleInstants
 from lockkit.table.read.opening import known_instant
 from lockkit.table.read.predicate import SNAPSHOT
 from lockkit.table.read.snapshot import Snapshot
-from lockkit.table.read.table_files import (
-    BASE_FILE,
-    COMMITS,
-    Listed,
-    load_listed,
-)
+from lockkit.table.read.table_files import BASE_FILE, COMMITS, Listed, load_listed
 
 
 class LocalInstants(UserWarning):
@@ -77,9 +72,7 @@ def _snapshot(
     found: Listed, wanted: list[str], until: str | None, query: str = SNAPSHOT
 ) -> Procedure[Snapshot]:
     """The slices as of the `wanted` commits; `until` is their end, or None."""
-    completed = VisibleInstants(
-        frozenset(wanted), frozenset(found.now.pending), found.first, until
-    )
+    completed = VisibleInstants(frozenset(wanted), frozenset(found.now.pending), found.first, until)
     outlines = yield from all_of(
         _outline(found, each) for each in wanted if found.now.completed[each] == "replacecommit"
     )
@@ -279,9 +272,7 @@ def _first_writing(now: Timeline, after: str) -> str:
                 if action in COMMITS and each > after), default="~")  # fmt: skip
 
 
-def _archived_after(
-    found: Listed, start: str, until: str, *, all_of: bool
-) -> Procedure[list[str]]:
+def _archived_after(found: Listed, start: str, until: str, *, all_of: bool) -> Procedure[list[str]]:
     """The archived commits that completed in (`start`, `until`]; `TableError` if `all_of` them are
     wanted, and the archive does not name them.
     """

@@ -24,15 +24,7 @@ from lockkit.table.errors import DamagedFile, UnsupportedTable
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.layout import parse_commit
-from lockkit.table.format.log_blocks import (
-    COMMAND,
-    JOINED,
-    KINDS,
-    TARGET,
-    Block,
-    blocks,
-    gaps,
-)
+from lockkit.table.format.log_blocks import COMMAND, JOINED, KINDS, TARGET, Block, blocks, gaps
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.read import log_order

@@ -155,9 +155,7 @@ def plan_clean(
     return replace(found, instant=taken.instant)
 
 
-def preview_clean(
-    known: TableCache, rules: CleanRules = CleanRules()
-) -> Procedure[CleanPlan]:
+def preview_clean(known: TableCache, rules: CleanRules = CleanRules()) -> Procedure[CleanPlan]:
     """What `plan_clean` would write; reads only."""
     return (yield from _look(known, rules, NO_BASE, ""))[0]
 
@@ -307,9 +305,7 @@ class _CleanWork:
         return found
 
     def _doomed(self, lineage: Lineage) -> frozenset[str]:
-        return garbage(
-            lineage, self.retain_from, versions=self.versions, saved=self.now.savepoints
-        )
+        return garbage(lineage, self.retain_from, versions=self.versions, saved=self.now.savepoints)
 
 
 def _instant_in(path: str) -> str:

@@ -37,9 +37,7 @@ class OldPending:
     _look_again_ms: dict[str, int] = field(default_factory=dict)
     """When to look again at the heartbeat of an old pending instant whose writer lives."""
 
-    def before_commit(
-        self, prepared: Prepared, *, whole: bool = False
-    ) -> Procedure[First | None]:
+    def before_commit(self, prepared: Prepared, *, whole: bool = False) -> Procedure[First | None]:
         """What `prepared` does first under its lock: it rolls back the dead writers that it met.
 
         With `whole` it lists the whole timeline for them; otherwise its transaction has listed it.

@@ -80,9 +80,7 @@ def clean_rules(options: Mapping[str, Any]) -> CleanRules:
     """From Hudi's options; `TableError` names a value that is not accepted."""
     default = CleanRules()
     return CleanRules(
-        policy=one_of(
-            options, *CLEAN_POLICY_KEYS, of=CLEAN_POLICIES, default=default.policy
-        ),
+        policy=one_of(options, *CLEAN_POLICY_KEYS, of=CLEAN_POLICIES, default=default.policy),
         commits=_retained(options, COMMITS_KEYS, default.commits),
         hours=_retained(options, HOURS_KEYS, default.hours),
         versions=_retained(options, VERSIONS_KEYS, default.versions),

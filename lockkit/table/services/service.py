@@ -300,9 +300,7 @@ class TableService:
         """
         return cluster(self._apart, self._without_dead())
 
-    def compact(
-        self, mode: str = BOTH, instant: str = "", *, retries: int = 0
-    ) -> Compacted | None:
+    def compact(self, mode: str = BOTH, instant: str = "", *, retries: int = 0) -> Compacted | None:
         """Merge the log files into base files, due or not.
 
         None if there are none, or if a pending writer keeps each file group that has some. Raises

@@ -37,9 +37,7 @@ def keep(
     store = open_store(url, client=client, **store_options)
 
     def lock() -> LockHandle:
-        return open_table_lock(
-            url, options, clock=clock, emit=emit, client=client, **store_options
-        )
+        return open_table_lock(url, options, clock=clock, emit=emit, client=client, **store_options)
 
     concurrency_control = control_of(options, lock)
     with closing(store), closing(concurrency_control):

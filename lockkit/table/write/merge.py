@@ -186,9 +186,7 @@ def _at(places: list[Any], count: int) -> pa.Array:
     return pc.is_in(pa.arange(0, count).cast(pa.int32()), value_set=at)
 
 
-def rewrite_group(
-    target: Target, base: Slice, old: pa.Table, rows: pa.Table
-) -> BaseFile:
+def rewrite_group(target: Target, base: Slice, old: pa.Table, rows: pa.Table) -> BaseFile:
     """The next slice of a file group in memory: `old` (as read) with the upserts `rows` merged in.
 
     Rows that are only copied keep their commit time. The slice is written even if every new row is

@@ -28,12 +28,7 @@ from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group.ahead import GroupAppend
 from lockkit.table.occ.group.commit import GroupClient
 from lockkit.table.occ.group.fence import parse_group_fence
-from lockkit.table.occ.group.publish import (
-    in_group,
-    new_client,
-    publish_behind,
-    publish_together,
-)
+from lockkit.table.occ.group.publish import in_group, new_client, publish_behind, publish_together
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import Prefetcher, publish_under
 from lockkit.table.occ.transaction import TakenInstant

@@ -114,9 +114,7 @@ class HudiWriter:
 
     # --- a write ---------------------------------------------------------------------------------
 
-    def _upsert(
-        self, mine: TrackedAttempt, partition: str, keys: Sequence[str]
-    ) -> Procedure[None]:
+    def _upsert(self, mine: TrackedAttempt, partition: str, keys: Sequence[str]) -> Procedure[None]:
         heart = yield from self.host.hold(lambda _host, _held: self._start())
         self.run.world.spawn(self.node, heart.beats(), f"{self.node.name} beats")
         try:
@@ -163,9 +161,7 @@ class HudiWriter:
         yield from create(*partition_file(partition, instant))
         yield from put_files(files)
         heart.abort_if_expired()
-        yield from self.host.hold(
-            lambda _host, _held: self._complete(mine, instant, before, files)
-        )
+        yield from self.host.hold(lambda _host, _held: self._complete(mine, instant, before, files))
 
     def _files(
         self, mine: TrackedAttempt, instant: str, snapshot: Snapshot, partition: str,

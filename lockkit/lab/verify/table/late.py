@@ -24,13 +24,7 @@ from lockkit.lab.verify.table.archiver import archive_once, archives, disown_arc
 from lockkit.lab.verify.table.host import EXPECTED, SimHost
 from lockkit.lab.verify.table.ledger import AttemptLedger, TrackedAttempt
 from lockkit.lab.verify.table.reader import Completed, ReaderView
-from lockkit.lab.verify.table.restorer import (
-    AWAY,
-    SLEEPS_MS,
-    RestoredLedger,
-    RestoredRun,
-    restores,
-)
+from lockkit.lab.verify.table.restorer import AWAY, SLEEPS_MS, RestoredLedger, RestoredRun, restores
 from lockkit.lab.verify.table.scenario import CLOCK_OFF_MS, STEPS, TableRun, _set_up
 from lockkit.runtime import Get, Procedure, Put, Sleep, relay
 from lockkit.table.format.properties import FENCED, load_config

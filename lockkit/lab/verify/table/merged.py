@@ -29,13 +29,7 @@ from lockkit.runtime import Procedure, Sleep
 from lockkit.runtime.proven import all_of
 from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.compaction_plan import CompactionPlan, format_compaction_plan
-from lockkit.table.format.layout import (
-    COMPACT,
-    NO_COMMIT,
-    FileGroup,
-    TaskId,
-    file_name,
-)
+from lockkit.table.format.layout import COMPACT, NO_COMMIT, FileGroup, TaskId, file_name
 from lockkit.table.format.log_writing import log_name
 from lockkit.table.occ.nonblocking import NONBLOCKING
 from lockkit.table.occ.prepared import Prepared, prepare

@@ -12,13 +12,7 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, create, read
 from lockkit.table.format.base_file import BaseFile, Slice
-from lockkit.table.format.layout import (
-    NO_COMMIT,
-    FileGroup,
-    WriteStat,
-    file_name,
-    in_partition,
-)
+from lockkit.table.format.layout import NO_COMMIT, FileGroup, WriteStat, file_name, in_partition
 from lockkit.table.write.groups import OwnFiles
 
 SCHEMA = '{"type":"record","name":"t","fields":[{"name":"id","type":"string"}]}'

@@ -342,9 +342,7 @@ def _more_faults(run: TableRun, dice: random.Random, play: str) -> None:
         run.queries = dice.choice((1, 1, 2)) if play == FENCED else 1
     if run.hurried and play == FENCED and dice.random() < 0.7:
         world = run.world
-        world.schedule = PromptOvertaken(
-            world.dice, world.passing, SLOW_WRITER, run.ledger.commits
-        )
+        world.schedule = PromptOvertaken(world.dice, world.passing, SLOW_WRITER, run.ledger.commits)
         if run.prompt and not run.hasty:
             run.ledger.instants_max = OVERTAKEN_INSTANTS_MAX
         run.locked = False  # waiting for a lock would let the slow one catch up
@@ -367,9 +365,7 @@ def _populate(run: TableRun, dice: random.Random, play: str) -> None:
         )  # fmt: skip
     for number in range(1, run.queries + 1):
         offset_ms = int(around(dice, off_ms))
-        run.process(
-            f"Q{number}", partial(run.of, SimQuery), offset_ms=offset_ms, steps_ms=off_ms
-        )
+        run.process(f"Q{number}", partial(run.of, SimQuery), offset_ms=offset_ms, steps_ms=off_ms)
     world.spawn(world.node("R"), read_table(run))
     stream = Stream("P")
     run.ledger.streams.append(stream)

@@ -20,13 +20,7 @@ from lockkit.runtime import Note, Parallel, Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import delete, put_once, read
 from lockkit.table.errors import TableError
 from lockkit.table.format.schema_reading import arrow_schema
-from lockkit.table.format.timeline import (
-    LANES,
-    Timeline,
-    instant_of,
-    next_instant_ms,
-    refuse_ahead,
-)
+from lockkit.table.format.timeline import LANES, Timeline, instant_of, next_instant_ms, refuse_ahead
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.fence import FENCE_BYTES_MAX, FENCE_KEY, digest
 from lockkit.table.occ.group.commit import FAST_RUN_MAX, GroupClient, ListedBeside, decision_in
