@@ -24,6 +24,7 @@ from lockkit.table.format.property_keys import (
     DROP_COLUMNS,
     ELSEWHERE,
     FENCE_FORMAT,
+    GROUPED,
     INDEX,
     KEY_CLASS,
     KEY_CLASSES,
@@ -212,7 +213,7 @@ def to_properties(config: TableConfig) -> dict[str, str]:
         **(_only_v6(config) if config.version == 6 else _since_v8(config)),
     }
     said = {
-        FENCE_FORMAT: "3" if config.commit == GROUP else "", INDEX: config.index,
+        FENCE_FORMAT: GROUPED[0] if config.commit == GROUP else "", INDEX: config.index,
         SWITCHES: str(config.switches or ""), ACCEPTED: config.accepted,
         ELSEWHERE: "true" if config.elsewhere else "",
         LOG_FORMAT: config.log_format, "hoodie.database.name": config.database,
@@ -272,7 +273,7 @@ def _config(keys: Mapping[str, str]) -> TableConfig:
         precombine=_precombine(keys),
         database=keys.get("hoodie.database.name", ""), log_format=keys.get(LOG_FORMAT, ""),
         version=version, table_type=keys[TYPE], mode=keys.get(MODE, HUDI),
-        commit=GROUP if keys.get(FENCE_FORMAT) == "3" else SERIAL,
+        commit=GROUP if keys.get(FENCE_FORMAT) in GROUPED else SERIAL,
         switches=_number(keys.get(SWITCHES, "0")), accepted=_instant(keys.get(ACCEPTED, "")),
         elsewhere=keys.get(ELSEWHERE) == "true" or RECORD_INDEX in keys.get(METADATA[0], ""),
         metadata=any(map(keys.get, METADATA)), index=keys.get(INDEX, ""),

@@ -25,8 +25,10 @@ from lockkit.table.format.timeline import HOODIE, instant_ms
 
 FENCE_KEY = HOODIE + ".locks/fence.json"
 FENCE_BYTES_MAX = 1_000_000
-FORMAT, GROUP_FORMAT = 2, 3
+FORMAT, GROUP_FORMAT = 2, 4
 """A file of another format may mean something that must not be read as a commit."""
+GROUP_FORMATS = (3, GROUP_FORMAT)
+"""With format 3, each commit has an inflight file: lockkits that expect it refuse format 4."""
 WINDOW_MAX = 32
 """Number of decisions in a fence; a check that reaches further back lists the timeline."""
 GROUPS_MAX = 100
@@ -250,7 +252,7 @@ def _broken(why: str) -> BrokenFence:
 def refuse_newer(fields: Mapping[str, Any]) -> None:
     """Raise `NewerFence` if the format is newer than this lockkit's."""
     written = fields.get("format")
-    if written == GROUP_FORMAT:
+    if written in GROUP_FORMATS:
         raise NewerFence(
             FENCE_KEY, "is of group commit, which this handle or command does not follow; nothing "
             "was committed", "open the table again: its mode may have been switched",
@@ -266,7 +268,7 @@ def refuse_newer(fields: Mapping[str, Any]) -> None:
 def is_grouped(body: bytes) -> bool:
     """Whether it is a fence of group commit."""
     try:
-        return bool(json.loads(body)["format"] == GROUP_FORMAT)
+        return json.loads(body)["format"] in GROUP_FORMATS
     except (ValueError, TypeError, LookupError, RecursionError):
         return False
 

@@ -24,7 +24,7 @@ from lockkit.table.format.properties import (
     from_properties,
     load_config,
 )
-from lockkit.table.format.property_keys import FENCE_FORMAT
+from lockkit.table.format.property_keys import FENCE_FORMAT, GROUPED
 from lockkit.table.format.refusals import refuse_commit
 from lockkit.table.format.timeline import Timeline, instant_ms, is_ahead, load_timeline
 from lockkit.table.occ.commit import ROUNDS_MAX, Guard, trust
@@ -33,7 +33,6 @@ from lockkit.table.occ.decide import commits_under_way, is_in_use, lost_fence, r
 from lockkit.table.occ.fence import (
     CLOSED,
     FORMAT,
-    GROUP_FORMAT,
     NO_INSTANT,
     Decided,
     Fence,
@@ -100,7 +99,7 @@ def _say_commit(commit: str, believe: Callable[[], None]) -> Procedure[bool]:
     def switched(config: TableConfig) -> dict[str, str]:
         if config.commit == commit:
             return {}
-        said = str(GROUP_FORMAT if commit == GROUP else FORMAT)
+        said = GROUPED[0] if commit == GROUP else str(FORMAT)
         return {FENCE_FORMAT: said, SWITCHES: str(config.switches + 1)}
 
     return (yield from say_in_properties(switched, believe))

@@ -117,7 +117,7 @@ def sort(events: Iterable[Event]) -> HistoryIndex:
 def decisions(fence: Event) -> list[tuple[str, str]]:
     """What a write of a fence of group commit decided: each instant, and the decision's kind."""
     match fence.get("body"):
-        case {"format": 3, "round": made, "window": [*window]}:
+        case {"format": 3 | 4, "round": made, "window": [*window]}:
             return [(str(each["instant"]), str(each.get("why") or each["kind"]))
                     for each in window if isinstance(each, dict) and each.get("round") == made
                     and "instant" in each and "kind" in each]  # fmt: skip

@@ -1,6 +1,6 @@
 """The scenario `group`: writers commit together, publish, read, roll back, stall and crash.
 
-They run the procedures of fence format 3. Judged while it runs by the store's own record: the judge
+Judged while it runs by the store's own record: the judge
 reads the fence, the timeline and the data files by itself.
 One file because a scenario's judge, its writers and its mistakes are read together.
 """
@@ -619,9 +619,7 @@ def archived_then(view: group.GroupView) -> Procedure[str]:
     return view.fence.archived
 
 
-def archive_unproven(
-    fence: GroupFence, until: str, proven: Any, attempt: str
-) -> GroupFence | None:
+def archive_unproven(fence: GroupFence, until: str, proven: Any, attempt: str) -> GroupFence | None:
     """Evict what the archive has, whether its outcome file is there or not."""
     return RIGHT_CLOSE(fence, until, range(fence.last + 1), attempt)
 

@@ -62,9 +62,7 @@ def keys_without_completed(began: Transaction) -> frozenset[str]:
     return frozenset(each for each in RIGHT_KEYS_OF(began) if not each.endswith(".commit"))
 
 
-def proven_at_once(
-    client: Any, view: Any, each: GroupDecision, bodies: Any
-) -> Procedure[None]:
+def proven_at_once(client: Any, view: Any, each: GroupDecision, bodies: Any) -> Procedure[None]:
     """Count it as published before it is."""
     yield from ()
     client.proven.add(each.seq)

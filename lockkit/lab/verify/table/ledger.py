@@ -23,7 +23,7 @@ from lockkit.lab.verify.sim.task import Violated
 from lockkit.lab.verify.table import reader
 from lockkit.lab.verify.table.reader import Completed, DataFile, ReaderView, TableRow, Unreadable
 from lockkit.runtime import Delete, Put
-from lockkit.table.occ.fence import FENCE_KEY, GROUP_FORMAT, digest
+from lockkit.table.occ.fence import FENCE_KEY, GROUP_FORMATS, digest
 
 ROWS = "every committed row is visible exactly once, and no other row is"
 ACKNOWLEDGED = "an acknowledged commit is visible and stays so"
@@ -294,7 +294,7 @@ class AttemptLedger:
         """{} where the table has none."""
         stored = self.memory_store.objects.get(FENCE_KEY)
         fence: dict[str, Any] = json.loads(stored.body) if stored else {}
-        return fence if fence.get("format") == GROUP_FORMAT else {}
+        return fence if fence.get("format") in GROUP_FORMATS else {}
 
     def acknowledgeable(self) -> int:
         """How many commits a reader that begins now must see."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Violated
-from lockkit.table.occ.fence import COMMIT, FENCE_KEY, GROUP_FORMAT, ROLLBACK, parse_fence
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, GROUP_FORMATS, ROLLBACK, parse_fence
 from lockkit.table.occ.group.fence import parse_group_fence
 
 OTHERS = "no client deletes the timeline files of another writer's instant before its rollback"
@@ -33,7 +33,7 @@ class Owners:
     def on_write(self, key: str, write: DecidedRequest, after: StoredObject | None) -> None:
         """A write was applied. Raises `Violated`."""
         if key == FENCE_KEY and after is not None:
-            if json.loads(after.body).get("format") == GROUP_FORMAT:
+            if json.loads(after.body).get("format") in GROUP_FORMATS:
                 window = parse_group_fence(after.body).window
                 self.rolled_back |= {each.instant for each in window if each.kind != COMMIT}
                 return

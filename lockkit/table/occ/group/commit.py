@@ -1,6 +1,6 @@
 """Group commit as procedures: reserve, commit, offer, combine, publish, roll back, read.
 
-For fence format 3. The simulator runs these procedures (`lockkit simulate --scenario group`), and
+The simulator runs these procedures (`lockkit simulate --scenario group`), and
 `publish` runs them for a table; docs/concepts/group_commit.md has the rules.
 One file because its procedures call each other: who commits also decides, publishes and reads.
 """
@@ -699,9 +699,7 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     return (yield from withdraw(client, write.instant))
 
 
-def take_turn(
-    client: GroupClient, view: GroupView, write: GroupWrite, turn: int
-) -> Procedure[str]:
+def take_turn(client: GroupClient, view: GroupView, write: GroupWrite, turn: int) -> Procedure[str]:
     """Decide what is open, or wait for the owner of an older offer; '' if nothing was decided."""
     blind, keys = offered(view)
     older = {*(each.instant for each in blind), *map(instant_in, keys)}
@@ -747,9 +745,7 @@ def await_decision(
     return ""
 
 
-def await_round(
-    client: GroupClient, instant: str, older: Collection[str]
-) -> Procedure[str]:
+def await_round(client: GroupClient, instant: str, older: Collection[str]) -> Procedure[str]:
     """Read the fence once its next replacement is due, where it takes one write a second.
 
     The owner of the oldest offer lists just before that, and decides for all who have offered by
@@ -814,11 +810,12 @@ def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> 
         own = [each for each in view.keys if instant_in(each) == instant]
         keys = [client.names.inflight(instant, each) for each in (COMMIT, OVERWRITE, CLUSTERING)]
         for key in [each for each in own if each.endswith(".commit")] + keys:
-            found = yield from read(key)
-            if not isinstance(found, Found) or taken_back_by(key, found.body):
-                continue
-            if clash(write.writes, client.groups_of(found.body)):
-                return True
+            if isinstance(found := (yield from read(key)), Found):
+                break
+        else:
+            return True
+        if not taken_back_by(key, found.body) and clash(write.writes, client.groups_of(found.body)):
+            return True
     return False
 
 
@@ -963,9 +960,7 @@ def answered(request: Put, write: GroupWrite | None) -> Procedure[WriteAnswer]:
     return answer
 
 
-def replace_group_fence(
-    client: GroupClient, view: GroupView, after: GroupFence
-) -> Procedure[bool]:
+def replace_group_fence(client: GroupClient, view: GroupView, after: GroupFence) -> Procedure[bool]:
     settled = yield from settle_write(
         FENCE_KEY, format_group_fence(after), IfVersion(view.version), limit=FENCE_BYTES_MAX
     )
@@ -1067,14 +1062,20 @@ def decided_body(view: GroupView, each: GroupDecision) -> Procedure[bytes]:
     keys = [view.names.inflight(each.instant, each.action)]
     if each.writes is not None and not each.writes:
         keys.insert(0, view.names.folder + blind_name(by_name))
+    if body := (yield from first_with(each.sha256, keys)):
+        return body
+    entries = yield from listing(f"{view.names.folder}{each.instant}.")
+    keys = [entry.key for entry in entries if entry.key.endswith(".append")]
+    return (yield from first_with(each.sha256, keys))
+
+
+def first_with(sha256: str, keys: Iterable[str]) -> Procedure[bytes]:
+    """The first content with this digest; b"" if none of these objects has it."""
     for key in keys:
         found = yield from read(key)
-        if isinstance(found, Found) and digest(found.body) == each.sha256:
+        if isinstance(found, Found) and digest(found.body) == sha256:
             return found.body
-    entries = yield from listing(f"{view.names.folder}{each.instant}.")
-    offered = [entry.key for entry in entries if entry.key.endswith(".append")]
-    found = (yield from read(offered[0])) if offered else Missing()
-    return found.body if isinstance(found, Found) else b""
+    return b""
 
 
 def rounds(fence: GroupFence) -> list[list[GroupDecision]]:
@@ -1107,9 +1108,7 @@ def publish_one(
             met = there == body
             return met
 
-        settled = yield from settle_write(
-            completed_key(each), body, IfAbsent(), is_ours=is_ours
-        )
+        settled = yield from settle_write(completed_key(each), body, IfAbsent(), is_ours=is_ours)
         if isinstance(settled, Found):
             raise TableError(
                 completed_key(each), "differs from its inflight file, which the fence names",
@@ -1204,6 +1203,8 @@ def stays(client: GroupClient, fence: GroupFence, since_ms: int) -> Procedure[bo
     for each in fence.window:
         found = yield from read(completed_key(each))
         if isinstance(found, Found) and digest(found.body) == each.sha256:
+            if (yield from is_there(client, fence.table, since_ms)):  # it was only moved away
+                return True
             yield from delete(completed_key(each), found.version)
     return False
 
@@ -1249,9 +1250,7 @@ def unproven(client: GroupClient, fence: GroupFence, mine: GroupDecision) -> lis
     return [each for each in every if not is_proven(fence, each, client.proven)]
 
 
-def are_published(
-    client: GroupClient, table: str, left: list[GroupDecision]
-) -> Procedure[bool]:
+def are_published(client: GroupClient, table: str, left: list[GroupDecision]) -> Procedure[bool]:
     """Whether the last of these is published; notes each that is. By one listing."""
     if len(left) == 1:
         return (yield from is_published(client, table, left))
@@ -1261,9 +1260,7 @@ def are_published(
     return left[-1] in there
 
 
-def is_published(
-    client: GroupClient, table: str, left: list[GroupDecision]
-) -> Procedure[bool]:
+def is_published(client: GroupClient, table: str, left: list[GroupDecision]) -> Procedure[bool]:
     """Whether the last of these is published, by one small read.
 
     If it is a commit, those of earlier rounds are published, too; in table version 9 all before it.

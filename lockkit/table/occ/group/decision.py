@@ -1,6 +1,6 @@
 """The decision of a group commit: which of several offers one replacement of the fence accepts.
 
-Pure, for fence format 3. docs/concepts/group_commit.md has the rules, each with the counterexample
+Pure. docs/concepts/group_commit.md has the rules, each with the counterexample
 that it excludes.
 """
 
@@ -14,7 +14,7 @@ from itertools import takewhile
 
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.timeline import instant_ms, instant_of
-from lockkit.table.occ.fence import COMMIT, GROUPS_MAX, NO_INSTANT, ROLLBACK
+from lockkit.table.occ.fence import COMMIT, GROUP_FORMAT, GROUPS_MAX, NO_INSTANT, ROLLBACK
 
 GROUP_WINDOW_MAX = 128
 WINDOW_MOST = 2 * GROUP_WINDOW_MAX
@@ -103,6 +103,7 @@ class GroupFence:
     """The outcome of every decision up to this one is proven."""
     schema: str = ""
     window: tuple[GroupDecision, ...] = ()
+    format: int = GROUP_FORMAT
 
     @property
     def last(self) -> int:

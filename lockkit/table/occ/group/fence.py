@@ -1,4 +1,4 @@
-"""The objects of a group commit: the fence of format 3, offers, and the tombstones of refusals."""
+"""The objects of a group commit: the fence, offers, and the tombstones of refusals."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from lockkit.table.occ.fence import (
     FENCE_KEY,
     FORMAT,
     GROUP_FORMAT,
+    GROUP_FORMATS,
     NO_INSTANT,
     digest,
     is_instant,
@@ -49,8 +50,7 @@ def first_fence(attempt: str, table: str, version: int) -> bytes:
 
 def format_group_fence(fence: GroupFence) -> bytes:
     # Not `asdict`, which copies each of 128 decisions: that took more time than a request.
-    values = {"format": GROUP_FORMAT} | _values(fence)
-    head = json.dumps(values, separators=(",", ":"))
+    head = json.dumps({"format": fence.format} | _values(fence), separators=(",", ":"))
     window = ",".join(map(_format_decision, fence.window))
     return f'{head[:-1]},"window":[{window}]}}'.encode()
 
@@ -78,7 +78,7 @@ def parse_group_fence(body: bytes) -> GroupFence:
     found = _object(body) if len(body) <= FENCE_BYTES_MAX else None
     if found is None:
         raise _broken("not a JSON object, or too long")
-    written = found.pop("format", None)
+    written = found.get("format")
     if type(written) is int and written > GROUP_FORMAT:
         raise NewerFence(
             FENCE_KEY, f"has format {written}: a newer lockkit wrote it; nothing was committed",
@@ -89,7 +89,7 @@ def parse_group_fence(body: bytes) -> GroupFence:
             FENCE_KEY, "is of a table whose writers take turns: its mode was switched, and "
             "what was not decided before is not committed", "open the table again",
         )  # fmt: skip
-    if written != GROUP_FORMAT:
+    if written not in GROUP_FORMATS:
         raise _broken(f"format {str(written)[:20]!r}, expected {GROUP_FORMAT}")
     window = found.pop("window", None)
     decided = [_parse_decision(each) for each in window] if isinstance(window, list) else []

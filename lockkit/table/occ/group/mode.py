@@ -33,13 +33,7 @@ from lockkit.table.occ.fence import (
     opened,
     read_fence,
 )
-from lockkit.table.occ.group.commit import (
-    GroupClient,
-    look,
-    pause_s,
-    publish,
-    replace_group_fence,
-)
+from lockkit.table.occ.group.commit import GroupClient, look, pause_s, publish, replace_group_fence
 from lockkit.table.occ.group.decision import GroupFence, is_proven
 from lockkit.table.occ.group.fence import format_group_fence
 from lockkit.table.occ.rewriting import rewrite_properties

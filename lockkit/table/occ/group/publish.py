@@ -1,6 +1,6 @@
 """Group commit of a prepared transaction: decided together with others, and published behind it.
 
-For a table whose fence has format 3. No lock is taken; docs/concepts/group_commit.md.
+No lock is taken; docs/concepts/group_commit.md.
 """
 
 from __future__ import annotations
@@ -8,22 +8,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError, Unanswered
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Note, Procedure, WallMs, run
+from lockkit.runtime import Note, Procedure, Unique, WallMs, run
 from lockkit.runtime.proven import all_of, listing, read
 from lockkit.sinks import Emit
 from lockkit.stores import Store
-from lockkit.table.errors import (
-    BrokenFence,
-    CommitUnknown,
-    ModeSwitched,
-    NoTable,
-    TableChanged,
-)
+from lockkit.table.errors import BrokenFence, CommitUnknown, ModeSwitched, NoTable, TableChanged
 from lockkit.table.format.layout import NO_COMMIT, parse_commit
 from lockkit.table.format.properties import recheck_config
 from lockkit.table.format.taken_back import refuse_taken_back
@@ -31,7 +26,7 @@ from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, p
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.covered import pending_commits
-from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, GROUP_FORMAT, NO_INSTANT
 from lockkit.table.occ.group.ahead import (
     GroupAppend,
     GroupRewrite,
@@ -53,8 +48,10 @@ from lockkit.table.occ.group.commit import (
     has_gap,
     is_publisher,
     known_decisions,
+    look,
     named,
     publish_round,
+    replace_group_fence,
     view_beside,
 )
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
@@ -118,6 +115,7 @@ def publish_together(
             "this one", "leave out the strategy",
         )  # fmt: skip
     yield from _recheck(client, prepared)
+    yield from _raise_format(client)
     instant = prepared.instant
     client.horizon = prepared.transaction.horizon
     write = client.writing = _write_of(client, prepared)
@@ -177,9 +175,7 @@ def publish_in_group(
     clients = context.together
     if not clients:
         reserves = context.lingering is not None
-        clients.append(new_client(
-            prepared.names, context.clock.boot_ms, context.own, reserves
-        ))  # fmt: skip
+        clients.append(new_client(prepared.names, context.clock.boot_ms, context.own, reserves))
         clients[0].process = process_of(context.store.url, context.store.server)
     clients[0].held = threading.Lock()
     with clients[0].held, noting(clients[0], prepared), noting(clients[0], prepared):
@@ -247,6 +243,15 @@ def _recheck(client: GroupClient, prepared: Prepared) -> Procedure[None]:
         client.checked_ms = now_ms
         if client.known is None:
             client.knows(*found[-1])
+
+
+def _raise_format(client: GroupClient) -> Procedure[None]:
+    """Older lockkits must refuse the table before a commit goes without an inflight file."""
+    while client.known and client.known.format < GROUP_FORMAT:
+        view = yield from look(client)
+        after = replace(view.fence, attempt=(yield Unique()), round=view.fence.round + 1,
+                        format=GROUP_FORMAT)  # fmt: skip
+        yield from replace_group_fence(client, view, after)
 
 
 def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:

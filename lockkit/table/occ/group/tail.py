@@ -23,13 +23,7 @@ from lockkit.table.format.timeline import (
     parse_timeline,
 )
 from lockkit.table.occ.fence import COMMIT
-from lockkit.table.occ.group.commit import (
-    COMPLETED,
-    OVERWRITE,
-    GroupClient,
-    GroupView,
-    publish,
-)
+from lockkit.table.occ.group.commit import COMPLETED, OVERWRITE, GroupClient, GroupView, publish
 from lockkit.table.occ.group.decision import GroupFence, shows_left
 from lockkit.table.occ.group.fence import read_group_fence, unpacked
 
