@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,11 @@ from test_group_table import (
 
 from lockkit.cli.main import main
 from lockkit.clock import Clock
-from lockkit.protocol.outcome import Missing
-from lockkit.runtime import run
+from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.task import Violated
+from lockkit.lab.verify.table.owners import Owners
+from lockkit.protocol.outcome import IfAbsent, Missing
+from lockkit.runtime import Delete, Put, run
 from lockkit.runtime.proven import create
 from lockkit.stores import open_store
 from lockkit.table import Table
@@ -253,3 +257,22 @@ def test_a_fence_of_a_later_format_is_refused_by_name(url: str) -> None:
     at(url, FENCE_KEY).write_text(text.replace(f'"format":{GROUP_FORMAT}', f'"format":{later}'))
     with Table(url) as table, pytest.raises(NewerFence, match=f"has format {later}"):
         table.append(rows("a"))
+
+
+# --- the judge ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("archived", [T1, T2])
+def test_the_judge_expects_no_decision_about_what_may_be_archived(archived: str) -> None:
+    """Up to there a fence decides nothing, and a late request is rolled back without one."""
+    owners, key = Owners(), f"{V9.folder}{T2}.replacecommit.requested"
+
+    def wrote(client: str, key: str, body: bytes | None) -> None:
+        after = None if body is None else StoredObject(body, "1", 0)
+        request = Delete(key) if body is None else Put(key, body, IfAbsent())
+        owners.on_write(key, DecidedRequest(0, client, request, None, "", "", 0), after)
+
+    wrote("W1", key, b"late")
+    wrote("S1", FENCE_KEY, format_group_fence(GroupFence("a", archived=archived)))
+    with nullcontext() if archived == T2 else pytest.raises(Violated, match="is W1's"):
+        wrote("S1", key, None)

@@ -29,13 +29,16 @@ class Owners:
     makers: dict[tuple[str, str], str] = field(default_factory=dict)
     """By instant, and "requested" or "inflight"."""
     rolled_back: set[str] = field(default_factory=set)
+    archived: str = ""
+    """Up to here a fence of group commit decides nothing, and a rollback needs no decision."""
 
     def on_write(self, key: str, write: DecidedRequest, after: StoredObject | None) -> None:
         """A write was applied. Raises `Violated`."""
         if key == FENCE_KEY and after is not None:
             if json.loads(after.body).get("format") in GROUP_FORMATS:
-                window = parse_group_fence(after.body).window
-                self.rolled_back |= {each.instant for each in window if each.kind != COMMIT}
+                fence = parse_group_fence(after.body)
+                self.rolled_back |= {each.instant for each in fence.window if each.kind != COMMIT}
+                self.archived = fence.archived
                 return
             head = parse_fence(after.body).head
             if head.kind == ROLLBACK:
@@ -50,5 +53,6 @@ class Owners:
         maker = self.makers.pop((instant, kind), write.client)
         # An inflight file beside a requested file goes with it, even if it arrives late.
         owner = self.makers.get((instant, "requested"), maker) if kind == "inflight" else maker
-        if owner != write.client and instant not in self.rolled_back:
+        over = instant in self.rolled_back or instant <= self.archived
+        if owner != write.client and not over:
             raise Violated(OTHERS, f"{write.client} deleted {key}, and {instant} is {owner}'s")
