@@ -173,6 +173,67 @@ def test_a_retry_is_drawn_after_the_request_that_it_repeats_although_both_began_
     assert first[0] < first[1] <= again[0] < again[1]
 
 
+LOCK = "t/.hoodie/.locks/table_lock.json"
+
+
+def ask(at_ms: float, op: str, attempt: str, who: str = "W1", request: int = 1) -> Event:
+    return event(at_ms, who, "ask", request=request, op=op, key=LOCK, attempt=attempt)
+
+
+def decides(at_ms: float, status: int, attempt: str, method: str = "put", **more: Any) -> Event:
+    said = {"client": "W1", "version": f"v{at_ms:.0f}" * (method == "put"), "began_ms": 1_000}
+    return event(
+        at_ms, "store", "request", method=method, key=LOCK, condition="", status=status, answer="",
+        applied=status < 300, before="", attempt=attempt, **said | more,
+    )  # fmt: skip
+
+
+def test_bars_and_rows_name_the_epoch_that_the_lock_object_has() -> None:
+    """A client gives up its grant, finds it by reading, and confirms it as the next epoch."""
+    drawn = scene(story_of([
+        ask(1_000, "acquire", "a/1"), decides(1_010, 200, "a/1", epoch=5),
+        ask(1_100, "confirm", "a/2", request=2), decides(1_110, 200, "a/2", epoch=6),
+        event(1_120, "W1", "held", epoch=6, until_ms=9_000.0, version="v1110"),
+    ]))  # fmt: skip
+    assert [row["epoch"] for row in drawn["rows"]] == [5, 6]
+    owners = [(bar["label"], *bar["t"]) for bar in drawn["bars"] if bar["kind"] == "owner"]
+    assert owners == [("W1 epoch 5", 10, 110), ("W1 epoch 6", 110, 120)]
+
+
+@pytest.mark.parametrize(("status", "look"), [(412, "refused"), (429, "throttled"), (200, "ok")])
+def test_a_call_that_was_given_up_shows_what_the_store_decided(status: int, look: str) -> None:
+    drawn = scene(story_of([ask(1_000, "acquire", "a/1"), decides(1_010, status, "a/1")]))
+    (arrow,) = drawn["arrows"]
+    assert (arrow["look"], arrow["label"].startswith(f"acquire: {status}")) == (look, status > 200)
+
+
+def test_an_answer_that_was_heard_before_a_copy_came_is_not_that_of_the_copy() -> None:
+    drawn = scene(story_of([
+        ask(1_000, "acquire", "a/1"), decides(1_010, 429, "a/1"),
+        event(1_020, "W1", "answer", request=1, op="acquire", outcome="throttled", version="",
+              why=""),
+        decides(9_000, 429, "a/1"),
+    ]))  # fmt: skip
+    told = [(each["look"], each["t"][2]) for each in drawn["arrows"]]
+    assert told == [("throttled", 20), ("unheard", None)]
+
+
+@pytest.mark.parametrize("who", ["W1", "operator"])
+def test_a_lock_object_that_is_deleted_has_no_holder(who: str) -> None:
+    release = [ask(2_000, "release", "", request=2)] if who == "W1" else []
+    drawn = scene(story_of([
+        ask(1_000, "acquire", "a/1"), decides(1_010, 200, "a/1"), *release,
+        decides(2_010, 204, "", "delete", client=who, began_ms=2_001),
+        ask(3_000, "acquire", "b/1", "W2"), decides(3_010, 200, "b/1", client="W2"),
+    ]))  # fmt: skip
+    owners = [(bar["label"], *bar["t"]) for bar in drawn["bars"] if bar["kind"] == "owner"]
+    assert owners == [("W1", 10, 1_010), ("W2", 2_010, 2_010)]
+    assert [each["label"] for each in drawn["arrows"] if each["lane"] == who][-1] == (
+        "release" if release else "delete"
+    )
+    assert all(each["kind"] == "write" for each in drawn["arrows"])
+
+
 def test_a_refused_write_whose_answer_was_lost_is_never_called_applied() -> None:
     key, why = "t/.hoodie/.locks/table_lock.json", "answer lost after it was applied"
     drawn = scene(story_of([

@@ -25,6 +25,8 @@ RING = 5_000
 """Requests that are kept; older ones leave the picture (the history file keeps everything)."""
 PENDING_MAX = 256
 APPLIED = "applied"
+FREES = ("release", "delete")
+"""The writes after which nobody holds the lock."""
 """The outcome of a write that its client was told is done."""
 JOIN_SLACK_MS = 50.0
 """How far two recorders' timestamps of one request may differ on one machine."""
@@ -136,6 +138,8 @@ class LockGeneration:
     attempt: str
     status: int
     exchange: Exchange
+    epoch: int
+    """In the object itself; 0 where the store's record does not have it."""
 
 
 @dataclass(slots=True)
@@ -248,7 +252,7 @@ class HistoryModel:
         exchange = self._claim(each, key, attempt)
         if exchange is None:
             op = str(each["op"])
-            exchange = Exchange(self._name("x"), each.who, op, key, attempt, not attempt)
+            exchange = Exchange(self._name("x"), each.who, op, key, attempt, asks_only(each))
             self.exchanges.append(exchange)
             self._unproven.setdefault(key, deque(maxlen=PENDING_MAX)).append(exchange)
         exchange.who, exchange.op = each.who, str(each["op"])
@@ -276,7 +280,7 @@ class HistoryModel:
         for known in self._unclaimed:
             if known.key != key or known.who not in ("", each.who):
                 continue
-            if known.reads == bool(attempt) or known.attempt not in ("", attempt):
+            if known.reads != asks_only(each) or known.attempt not in ("", attempt):
                 continue
             if (known.decided_ms or 0.0) >= each.at_ms - JOIN_SLACK_MS:
                 self._unclaimed.remove(known)
@@ -381,7 +385,10 @@ class HistoryModel:
         exchange.sent_ms = max(began_ms, before.decided_ms or 0.0)  # simulated: both began at once
         exchange.retry = len(call.retries) + 1
         call.retries.append(exchange)
-        if before.outcome == APPLIED and before.applied and not exchange.applied:
+        heard_ms = before.answered_ms if before.outcome not in ("", "unknown") else None
+        if (heard_ms is not None and heard_ms < (exchange.decided_ms or 0.0) - JOIN_SLACK_MS) or (
+            before.outcome == APPLIED and before.applied and not exchange.applied
+        ):
             exchange.outcome = "unknown"  # the client had its answer: nobody waited for this one
             return True
         exchange.answered_ms, exchange.outcome = before.answered_ms, before.outcome
@@ -390,7 +397,7 @@ class HistoryModel:
         before.why = "the SDK sent the request again"
         before.answered_ms, before.outcome = None, "unknown"
         if before.status == 429 or before.status >= 500:
-            before.answered_ms, before.outcome = began_ms, "throttled"
+            before.answered_ms, before.outcome = exchange.sent_ms, "throttled"
         return True
 
     def _record(self, each: Event) -> Exchange:
@@ -400,9 +407,12 @@ class HistoryModel:
         exchange = Exchange(
             self._name("x"), str(each["client"] or ""), guess(key, reads), key, attempt, reads
         )
+        if str(each["method"]).lower() == "delete":
+            exchange.op = "delete"
         if key == RESOURCE and isinstance(body := each.get("body"), dict) and "number" in body:
             exchange.op = f"commit {whole(body['number'])}"
         exchange.began_ms = min(float(each["began_ms"] or each.at_ms), each.at_ms)
+        exchange.decided_ms = each.at_ms
         return exchange
 
     def _match(self, each: Event, exchange: Exchange) -> Exchange | None:
@@ -444,6 +454,7 @@ class HistoryModel:
                 exchange.attempt,
                 exchange.status,
                 exchange,
+                whole(each.get("epoch")),
             )
         )
 
@@ -603,6 +614,11 @@ def drawn(each: Exchange) -> bool:
     """Whether the picture shows a request; reads of the timeline would bury everything else."""
     published = each.place == "table" and not each.reads
     return published or each.place == "lock" or each.key.endswith("fence.json")
+
+
+def asks_only(ask: Event) -> bool:
+    """Whether a client's request is a read: it has no attempt, and a release may delete."""
+    return not ask["attempt"] and ask["op"] not in FREES
 
 
 def guess(key: str, reads: bool) -> str:

@@ -20,6 +20,7 @@ from lockkit.events import INSTANT, STORE, Event, shortened
 from lockkit.lab.widgets.models import (
     APPLIED,
     COMPLETED,
+    FREES,
     JOIN_SLACK_MS,
     SILENCING,
     BeliefSpan,
@@ -250,7 +251,7 @@ class _Painter:
     def _stands_with(self, who: str) -> bool:
         """Whether the lock object names this client, which has not reported that it holds it."""
         newest = self.story.holder()
-        return newest is not None and newest.who == who and newest.exchange.op != "release"
+        return newest is not None and newest.who == who and newest.exchange.op not in FREES
 
     def _belief(self, who: str) -> BeliefSpan | None:
         return next((b for b in reversed(self.story.beliefs) if b.who == who), None)
@@ -555,7 +556,7 @@ class _Painter:
         rows = []
         for each in shown:
             grant = bisect_right(self.begans, each.at_ms) - 1
-            rows.append(self._row(each, self.grants[grant][1] if grant >= 0 else 0))
+            rows.append(self._row(each, each.epoch or (self.grants[grant][1] if grant >= 0 else 0)))
         return rows
 
     def _row(self, each: LockGeneration, epoch: int) -> Scene:
@@ -648,15 +649,18 @@ def grants(story: HistoryModel) -> Iterator[Grant]:
     reported: dict[str, deque[BeliefSpan]] = {}
     for belief in story.beliefs:
         reported.setdefault(belief.who, deque()).append(belief)
-    current: tuple[str, float] | None = None
+    current: LockGeneration | None = None
     for each in story.generations:
-        if current is not None and (each.exchange.op == "release" or each.who != current[0]):
-            yield _grant(story, reported, *current, each.at_ms)
+        released = each.exchange.op in FREES
+        if current is not None and (
+            released or each.who != current.who or 0 < current.epoch != each.epoch > 0
+        ):
+            yield _grant(story, reported, current, each.at_ms)
             current = None
-        if current is None and each.exchange.op != "release":
-            current = (each.who, each.at_ms)
+        if current is None and not released:
+            current = each
     if current is not None:
-        yield _grant(story, reported, *current, None)
+        yield _grant(story, reported, current, None)
 
 
 def overtaken_at(held: list[Grant]) -> list[float | None]:
@@ -671,19 +675,22 @@ def overtaken_at(held: list[Grant]) -> list[float | None]:
 def _grant(
     story: HistoryModel,
     reported: dict[str, deque[BeliefSpan]],
-    owner: str,
-    began_ms: float,
+    first: LockGeneration,
     ended_ms: float | None,
 ) -> Grant:
-    """A grant with the epoch and the end that its holder recorded."""
+    """A grant with the end that its holder recorded, and its epoch if the store did not."""
+    owner, epoch, began_ms = first.who, first.epoch, first.at_ms
     beliefs = reported.get(owner, deque())
     while beliefs and beliefs[0].began_ms < began_ms - 1:
         beliefs.popleft()
-    if beliefs and (ended_ms is None or beliefs[0].began_ms <= ended_ms):
-        belief = beliefs.popleft()
-        return owner, belief.epoch, began_ms, belief.until_ms, ended_ms
+    for belief in beliefs:
+        if ended_ms is not None and belief.began_ms > ended_ms:
+            break
+        if epoch in (0, belief.epoch):
+            beliefs.remove(belief)
+            return owner, belief.epoch, began_ms, belief.until_ms, ended_ms
     until_ms = began_ms + story.lease_ms if story.lease_ms else None
-    return owner, 0, began_ms, until_ms, ended_ms
+    return owner, epoch, began_ms, until_ms, ended_ms
 
 
 def facts(story: HistoryModel) -> tuple[str, ...]:
@@ -728,14 +735,15 @@ def appearance(each: Exchange) -> tuple[str, str]:
 
 
 def silent(each: Exchange) -> str:
-    """The outcome for a client that records no answers: by the store's record and the faults."""
-    if each.sent_ms is not None or each.decided_ms is None:
+    """The outcome where a client has recorded no answer: by the store's record and the faults."""
+    reports = each.sent_ms is not None  # so it has heard nothing yet, or gave the call up
+    if each.decided_ms is None or (reports and each.fault.endswith(SILENCING)):
         return ""
     if each.fault.endswith(SILENCING):
         return "unknown"
-    return {409: "precondition_failed", 412: "precondition_failed", 429: "throttled"}.get(
-        each.status, "applied"
-    )
+    well = "applied" if each.applied or each.reads or not reports else ""
+    refusals = {409: "precondition_failed", 412: "precondition_failed", 429: "throttled"}
+    return refusals.get(each.status, well)
 
 
 def caption(each: LaneMoment, stale: bool) -> str:
