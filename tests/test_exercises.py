@@ -23,6 +23,7 @@ from lockkit.lab.course.exercises import (
     PreconditionFailed,
     Put,
     Sleep,
+    Throttled,
     judge,
     listing,
     read,
@@ -81,6 +82,29 @@ def acquire_looks_once(key: str, mine: bytes) -> Any:
     answer = yield Put(key, mine, IfAbsent())
     if isinstance(answer, Applied):
         return True
+    seen = yield from read(key)
+    return isinstance(seen, Found) and seen.body == mine
+
+
+def acquire_gives_up_at_a_429(key: str, mine: bytes) -> Any:
+    while True:
+        answer = yield Put(key, mine, IfAbsent())
+        if isinstance(answer, Applied):
+            return True
+        if isinstance(answer, Throttled):
+            return False
+        seen = yield from read(key)
+        if isinstance(seen, Found):
+            return seen.body == mine
+        yield Sleep(1)
+
+
+def acquire_waits_a_minute(key: str, mine: bytes) -> Any:
+    """No pause is long enough."""
+    answer = yield Put(key, mine, IfAbsent())
+    if isinstance(answer, Applied):
+        return True
+    yield Sleep(60)
     seen = yield from read(key)
     return isinstance(seen, Found) and seen.body == mine
 
@@ -362,6 +386,16 @@ def file_slice_since_the_compactions_commit(bases: Placed, logs: Placed) -> Any:
     base = max((each for each, done in bases if done is not None), default=None)
     since = dict(bases).get(base or 0) or 0
     return base, sorted(each for each, done in logs if done is not None and done > since)
+
+
+def file_slice_without_a_base_file(_bases: Placed, logs: Placed) -> Any:
+    """A clean may have deleted log files that are merged."""
+    return None, sorted(each for each, done in logs if done is not None)
+
+
+def file_slice_of_the_oldest_base_file(bases: Placed, logs: Placed) -> Any:
+    base = min((each for each, done in bases if done is not None), default=None)
+    return base, sorted(each for each, done in logs if done is not None and done > (base or 0))
 
 
 def file_slice_by_completion(bases: Placed, logs: Placed) -> Any:

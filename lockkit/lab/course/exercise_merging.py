@@ -79,30 +79,39 @@ class SliceOfFiles(Exercise):
         if len(chosen) != 2 or not isinstance(chosen[1], list):
             raise Violated("the function answers", f"{call}, not a pair with a list")
         base, above = chosen
-        inside = list[int]()
-        if base is not None:
-            if dict(bases).get(base) is None:
-                said = f"{call}: base file {base} is not committed"
-                raise Violated("only committed files are read", said)
-            body = yield from read(f"bases/{base}")
-            assert isinstance(body, Found)
-            inside = json.loads(body.body)
-        self.check(call, logs, inside, above)
+        if base is not None and dict(bases).get(base) is None:
+            said = f"{call}: base file {base} is not committed"
+            raise Violated("only committed files are read", said)
+        newest = max((each for each, done in bases if done is not None), default=None)
+        inside = yield from self.inside(base)
+        merged = inside if base == newest else (yield from self.inside(newest))
+        self.check(call, logs, inside, merged, above)
+
+    @staticmethod
+    def inside(base: int | None) -> Procedure[list[int]]:
+        """The log files that were merged into a base file."""
+        if base is None:
+            return []
+        body = yield from read(f"bases/{base}")
+        assert isinstance(body, Found)
+        found: list[int] = json.loads(body.body)
+        return found
 
     @staticmethod
     def check(
-        call: str, logs: list[tuple[int, int | None]], inside: list[int], above: list[int]
-    ) -> None:
+        call: str, logs: list[tuple[int, int | None]], inside: list[int], merged: list[int],
+        above: list[int],
+    ) -> None:  # fmt: skip
         committed = {each for each, done in logs if done is not None}
         if unseen := sorted(set(above) - committed, key=str):
             said = f"{call}: log file {unseen[0]} is not committed"
             raise Violated("only committed files are read", said)
         if lost := sorted(committed - {*inside, *above}):
             raise Violated("no lost update", f"{call}: the rows of log file {lost[0]} are missing")
-        if twice := sorted({*inside} & {*above}):
+        if twice := sorted({*merged} & {*above}):
             raise Violated(
                 "what is merged is not read again",
-                f"{call}: log file {twice[0]} is in the base file; a clean may have deleted it",
+                f"{call}: log file {twice[0]} is in a base file; a clean may have deleted it",
             )
         if above != sorted(set(above)):
             raise Violated("each log file once, by its instant", call)

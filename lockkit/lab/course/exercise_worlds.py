@@ -38,6 +38,8 @@ class Acquire(Exercise):
         others = [name for name, each in self.answers.items() if each]
         if holds and others:
             raise Violated("one holder", f"{node.name} and {others[0]} count on the lock at once")
+        if not holds and self.KEY not in self.trial.world.memory_store.objects:
+            raise Violated("no means another's", f"{node.name} is told no, and there is no lock")
         self.answers[node.name] = holds
 
     def end(self) -> None:
