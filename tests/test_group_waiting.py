@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.lab.course.together import ANOTHER, Combining, Writing, batches, rates
+from lockkit.lab.course.together import ANOTHER, Combining, Writing, batches, figure, rates
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, PreconditionFailed
 from lockkit.runtime import Get, List, Procedure, Put, Sleep, Unique, WallMs
@@ -361,6 +361,7 @@ def test_one_button_kills_the_combiner_goes_on_until_its_offers_are_decided_and_
 def test_a_wait_that_has_not_ended_counts_as_a_wait() -> None:
     """Alone, one of the writers wins the fence each time: the others must not be forgotten."""
     alone = rates(helping=False)
+    assert "zoom" in figure(alone).layout.modebar.remove, "tools would hide a narrow chart's title"
     assert alone.without[16] == 15 and alone.longest_s[16] > 11
     together = rates(helping=True)
     assert together.without[16] == 0 and together.longest_s[16] < 2

@@ -22,7 +22,7 @@ from lockkit.lab.course.grid import grid, scrolled
 from lockkit.lab.course.ticking import ticks
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.deadlocks import CIRCLE, MISTAKES, GranularOperation, deadlock, story
-from lockkit.lab.widgets.ui import FAST, Shown, column
+from lockkit.lab.widgets.ui import AXIS, FAST, Shown, column, plot_layout
 from lockkit.lock.handle import Lock
 from lockkit.recipes.granular.operations import BUCKET_OPERATIONS, KEY_OPERATIONS, VOLUME_OPERATIONS
 from lockkit.recipes.striped import StripedLock
@@ -187,14 +187,11 @@ class Race:
 
     def figure(self) -> go.Figure:
         names = [f"W{number}" for number in range(1, self.writers + 1)]
-        clear = "rgba(0,0,0,0)"  # on a dark page too
-        drawn = go.Figure(layout={
-            "height": 260, "barmode": "group", "font_color": "#808890", "autosize": True,
-            "paper_bgcolor": clear, "plot_bgcolor": clear,
-            "yaxis_gridcolor": "rgba(128,136,144,.25)",
-            "title": {"text": f"commits in {self.seconds:g} s,<br>each writer on its own key"},
-            "margin": {"l": 40, "r": 10, "t": 60, "b": 30}, "legend_orientation": "h",
-        })  # fmt: skip
+        drawn = go.Figure(layout=plot_layout(
+            height=260, barmode="group", yaxis=AXIS,
+            title={"text": f"commits in {self.seconds:g} s,<br>each writer on its own key"},
+            margin={"l": 40, "r": 10, "t": 60, "b": 30}, legend_orientation="h",
+        ))  # fmt: skip
         drawn.add_bar(x=names, y=self.single, name="one lock object", marker_color="#0072B2")
         drawn.add_bar(
             x=names, y=self.striped, name=f"{self.stripes_met} stripes met", marker_color="#E69F00"

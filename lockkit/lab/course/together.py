@@ -27,7 +27,7 @@ from lockkit.lab.verify.sim.memory_store import PROFILES
 from lockkit.lab.verify.sim.task import Node, Task
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.scene import whole
-from lockkit.lab.widgets.ui import Shown, column
+from lockkit.lab.widgets.ui import AXIS, Shown, column, plot_layout
 from lockkit.protocol.outcome import IfAbsent
 from lockkit.runtime import Procedure, Put, Sleep
 from lockkit.table.format.timeline import V6, V9
@@ -173,13 +173,10 @@ def rates(*, helping: bool) -> CommitRates:
 
 
 def figure(*all_rates: CommitRates) -> go.Figure:
-    clear = "rgba(0,0,0,0)"  # on a dark page too
-    drawn = go.Figure(layout={
-        "height": 280, "barmode": "group", "font_color": "#808890", "autosize": True,
-        "paper_bgcolor": clear, "plot_bgcolor": clear,
-        "yaxis_gridcolor": "rgba(128,136,144,.25)", "title": {"text": "commits a second"},
-        "margin": {"l": 40, "r": 10, "t": 40, "b": 30}, "legend_orientation": "h",
-    })  # fmt: skip
+    drawn = go.Figure(layout=plot_layout(
+        height=280, barmode="group", yaxis=AXIS, title={"text": "commits a second"},
+        margin={"l": 40, "r": 10, "t": 40, "b": 30}, legend_orientation="h",
+    ))  # fmt: skip
     for each, colour in zip(all_rates, ("#0072B2", "#E69F00", "#009E73", "#CC79A7"), strict=False):
         names = [f"{number} writer{'s' * (number > 1)}" for number in each.rates]
         drawn.add_bar(x=names, y=[*each.rates.values()], name=each.name, marker_color=colour)

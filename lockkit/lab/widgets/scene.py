@@ -281,6 +281,7 @@ class _Painter:
         arrows.append(self._arrow(run[0]))
         rest = run[1:]
         began, ended = self._t(rest[0].first_ms), self._t(rest[-1].last_ms)
+        taken = "" if any(each.status == 404 for each in rest) else ": the lock was taken"
         polls.append(
             {
                 "id": f"p{rest[0].id}",
@@ -289,7 +290,7 @@ class _Painter:
                 "t": [began, ended],
                 "label": f"looks x{len(rest)}",
                 "hue": self._hue(run[0].who),
-                "detail": f"{text(run[0].who)} looked {len(rest)} more times: the lock was taken",
+                "detail": f"{text(run[0].who)} looked {len(rest)} more times{taken}",
             }
         )
 

@@ -233,8 +233,9 @@ class FitFigures(anywidget.AnyWidget):
 
 
 def plot_layout(**more: Any) -> dict[str, Any]:
-    """A plotly figure's layout for a light and a dark page."""
+    """A plotly figure's layout for a light and a dark page; its tools leave room for its title."""
+    tools = ["zoom", "pan", "select", "lasso", "zoomin", "zoomout", "autoscale", "resetscale"]
     return {
         "autosize": True, "paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR,
-        "font": {"color": GREY}, **more,
+        "modebar": {"remove": tools}, "font": {"color": GREY}, **more,
     }  # fmt: skip
