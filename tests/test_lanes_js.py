@@ -218,6 +218,19 @@ def test_an_answer_that_was_heard_before_a_copy_came_is_not_that_of_the_copy() -
     assert told == [("throttled", 20), ("unheard", None)]
 
 
+def test_a_copy_that_was_held_back_until_its_client_had_gone_on_belongs_to_its_call() -> None:
+    drawn = scene(story_of([
+        ask(1_000, "acquire", "a/1"), decides(1_010, 200, "a/1"),
+        event(1_020, "W1", "answer", request=1, op="acquire", outcome="applied", version="v1010",
+              why=""),
+        decides(9_000, 412, "a/1", began_ms=8_999),
+    ]))  # fmt: skip
+    first, late = drawn["arrows"]
+    assert (first["look"], first["t"]) == ("ok", [0, 10, 20])
+    assert (late["look"], late["t"]) == ("unheard", [0, 8_000, None])
+    assert [bar["t"] for bar in drawn["bars"] if bar["kind"] == "call"] == [[0, 8_000]]
+
+
 @pytest.mark.parametrize("who", ["W1", "operator"])
 def test_a_lock_object_that_is_deleted_has_no_holder(who: str) -> None:
     release = [ask(2_000, "release", "", request=2)] if who == "W1" else []

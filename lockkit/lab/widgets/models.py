@@ -379,10 +379,13 @@ class HistoryModel:
         if call is None or call.decided_ms is None or exchange.who not in ("", call.who):
             return False
         before = call.retries[-1] if call.retries else call
-        if before.answered_ms is not None and began_ms > before.answered_ms + JOIN_SLACK_MS:
-            return False
+        over = before.answered_ms is not None and began_ms > before.answered_ms + JOIN_SLACK_MS
+        if over and before.outcome not in (APPLIED, "precondition_failed"):
+            return False  # a request of its own, whose line is still to come
         exchange.who, exchange.op = call.who, call.op
         exchange.sent_ms = max(began_ms, before.decided_ms or 0.0)  # simulated: both began at once
+        if over:  # held back on its way
+            exchange.sent_ms = call.sent_ms
         exchange.retry = len(call.retries) + 1
         call.retries.append(exchange)
         heard_ms = before.answered_ms if before.outcome not in ("", "unknown") else None
