@@ -354,6 +354,14 @@ def test_the_mark_of_a_broken_rule_is_in_the_lane_of_the_writer_whose_write_brok
     assert [each["lane"] for each in drawn["marks"] if each["kind"] == "harm"] == ["W2"]
 
 
+def test_the_evidence_of_a_violation_is_not_that_of_another_thing_which_the_checker_found() -> None:
+    drawn = run_scene(play(SeedMoment.of("hudi-table/recognise:9284")), "hudi-table")
+    shown = [each for kind in ("arrows", "bars", "marks") for each in drawn[kind]]
+    assert {"S4", "Q1"} <= {each["lane"] for each in shown if each.get("evidence")}
+    assert not [each for each in drawn["marks"]
+                if each["kind"] == "conflict" and each["evidence"]]  # fmt: skip
+
+
 def test_the_evidence_of_a_wrong_decision_is_its_fence_and_the_offers_and_the_instants_are_short(
 ) -> None:
     drawn = run_scene(play(SeedMoment.of("group/batch:2879")), "group")

@@ -69,7 +69,9 @@ def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
         return whole(events)
     leases = list(_leases(events, violation))
     ends = [each["until_ms"] for each in leases if each["until_ms"] > world.time.now_ms]
-    proofs = [*check(events).evidence, *leases, *_last_writes(events, violation)]
+    proofs = [*leases, *_last_writes(events, violation)]
+    if violation.startswith(CHECKER) or not proofs:  # else it may have found another thing first
+        proofs += check(events).evidence
     scene = whole(events, evidence=proofs, now_ms=min(ends, default=None))
     known = {each["id"] for each in scene["lanes"] if each["role"] == "writer"}
     last = [each.client for each in world.memory_store.truth[-1:]
