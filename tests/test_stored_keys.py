@@ -14,7 +14,7 @@ import pytest
 from test_group_table import rows, values
 
 from lockkit.lab.server import Emulator
-from lockkit.table import Table
+from lockkit.table import Table, TableConfig
 from lockkit.table.format.base_file import Slice
 from lockkit.table.write.merging import StoredKeys, stored_keys
 
@@ -88,11 +88,41 @@ def test_a_commit_that_adds_a_key_is_read_and_one_that_adds_none_is_not(tmp_path
         kept, config = stored_keys(table.store), table.refresh().config
         kept.keep(found[0], pa.array(["a"]))
         key_b = [pa.array(["b"])]
-        assert [kept.lacks(each, config, key_b) for each in found] == [True] * 3 + [False] * 2
+        assert kept.lacking(found, config, key_b) == {each.path for each in found[:3]}
         assert kept.of(found[0]) is not None
         assert kept.of(found[1]) is None, "it may have fewer keys"
-        assert not kept.lacks(found[0], config, [pa.array(["a"])])
+        assert not kept.lacking(found[:1], config, [pa.array(["a"])])
         assert stored_keys(table.store) is kept
+
+
+def test_one_look_at_the_keys_of_many_files_says_which_of_them_have_none() -> None:
+    kept, config = StoredKeys(), TableConfig(name="orders", record_key="id")
+    slices = [Slice("", f"f{n}", "1", f"f{n}") for n in range(4)]
+    for each, keys in zip(slices, ([], ["a"], ["b", "c"]), strict=False):
+        kept.keep(each, pa.array(keys, pa.string()))
+    wanted = iter([pa.array(["x"]), pa.array(["c"])])
+    assert kept.lacking(slices, config, wanted) == {"f0", "f1"}, "f3 is not known"
+
+
+def test_the_keys_of_an_upsert_are_made_as_often_whatever_the_number_of_file_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lockkit.table.write import merging as module
+
+    url, made = f"file://{tmp_path}/orders", list[int]()
+    right = module.record_keys
+    monkeypatch.setattr(module, "record_keys", lambda *args: made.append(1) or right(*args))
+    Table.create(url, record_key="id", partition_by="region").close()
+    with Table(url) as table:
+        counts = []
+        for n in range(8):
+            table.append(rows(f"k{n}"))
+            table.upsert(rows("k0", v=n))
+            table.upsert(rows("k0", v=n + 1))
+            made.clear()
+            table.upsert(rows("k0", v=n + 2))
+            counts.append(len(made))
+    assert len(set(counts)) == 1, counts
 
 
 def test_a_handle_reads_again_what_was_restored_to_an_earlier_state(tmp_path: Path) -> None:

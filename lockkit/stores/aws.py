@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import botocore.exceptions
@@ -185,6 +185,7 @@ class _TimedAwsCredentials:
         return self._inner._frozen_credentials
 
 
+@lru_cache(maxsize=1024)
 def time_of(text: Any) -> datetime:
     """As botocore's own parser, which took two thirds of a listing's time (60 us a key)."""
     try:

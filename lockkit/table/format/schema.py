@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lockkit.table.errors import RefusedRows
@@ -178,6 +179,7 @@ def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 # --- Avro ---------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=16)
 def avro_schema(rows: pa.Schema, name: str) -> str:
     """The Avro schema that Hudi keeps in a commit's `extraMetadata`; without the meta columns.
 

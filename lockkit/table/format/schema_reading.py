@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lockkit.table.errors import DamagedFile, UnsupportedTable
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@lru_cache(maxsize=16)
 def arrow_schema(avro: str) -> pa.Schema:
     """The columns that a commit's Avro schema names; `TableError` where it makes no sense here."""
     import pyarrow as pa

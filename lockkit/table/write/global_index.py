@@ -64,7 +64,7 @@ def everywhere(merge: GroupMerge, rows: pa.Table) -> GroupMerge:
         hit = pc.not_equal(own, each.partition)
         if not any_key(config, each):
             hit = pc.and_(hit, pc.equal(buckets, int(each.file_id[:8])))
-        if not pc.any(hit).as_py() or merge.seen.lacks(each, config, [keys.filter(hit)]):
+        if not pc.any(hit).as_py() or merge.seen.lacking([each], config, [keys.filter(hit)]):
             continue
         stored = _stored(merge, each)
         hit = pc.and_(hit, pc.is_in(keys, value_set=stored[RECORD_KEY]))

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import islice
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 from weakref import WeakKeyDictionary
 
 from lockkit.clock import Clock
@@ -44,7 +44,9 @@ from lockkit.table.write.merge import deletions, merge, refuse_strangers, upsert
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lockkit.stores import Store
+    from lockkit.table.write.log import LogDraft
+
+    Draft: TypeAlias = "BaseFileWriter | LogDraft"
 PREFETCHED_MAX = 8
 """How many base files a small write fetches before they are needed."""
 UNSENT_BYTES_MAX = 32 << 20
@@ -77,21 +79,6 @@ class EarlyCheck:
     strategy: ConflictStrategy
     commits: bool = False
     """Whether commits completed since then count as well: one more listing for each check."""
-
-
-class Draft(Protocol):
-    """A file of a group that is being written."""
-
-    @property
-    def partition(self) -> str: ...
-    @property
-    def file_id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def previous(self) -> str: ...
-    @property
-    def out(self) -> BinaryIO: ...
 
 
 class FileBuffer:

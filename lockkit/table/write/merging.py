@@ -52,17 +52,27 @@ class StoredKeys:
         """The keys of this very slice, if they are known."""
         return self._kept.get(at.path)
 
-    def lacks(self, at: Slice, config: TableConfig, rows: Iterable[Any]) -> bool:
-        """Whether the slice certainly has none of the record keys in `rows` (batches of keys).
+    def lacking(
+        self, slices: Iterable[Slice], config: TableConfig, rows: Iterable[Any]
+    ) -> set[str]:
+        """The paths of the slices that certainly have none of the record keys in `rows` (batches of
+        keys). All stored keys are looked at once for each batch.
 
-        False for a table that Hudi may have written to: only lockkit's counts of inserts are exact.
+        None of a table that Hudi may have written to: only lockkit's counts of inserts are exact.
         """
+        import pyarrow as pa
         import pyarrow.compute as pc
 
-        keys = next((self._kept[path] for path in _files(at) if path in self._kept), None)
-        if keys is None or config.mode != FENCED or config.switches or config.merged:
-            return False
-        return not any(pc.any(pc.is_in(each, value_set=keys)).as_py() for each in rows)
+        sure = config.mode == FENCED and not config.switches and not config.merged
+        known = {each.path: self._kept[path] for each in slices if sure
+                 for path in reversed(_files(each)) if path in self._kept}  # fmt: skip
+        left, every = set(known), pa.chunked_array([*known.values()], pa.string())
+        for keys in rows if known else ():
+            hits, start = pc.is_in(every, value_set=keys).combine_chunks(), 0
+            for path, kept in known.items():
+                left -= {path} if hits.slice(start, len(kept)).true_count else set()
+                start += len(kept)
+        return left
 
     def keep(self, at: Slice, keys: Any) -> None:
         """Keep what a read of this slice found. Over the limit, drop everything else."""
@@ -174,17 +184,25 @@ def any_key(config: TableConfig, of: Slice) -> bool:
     return mixed and not config.hashed
 
 
+def of_any_key(config: TableConfig, snapshot: Snapshot) -> dict[str, list[Slice]]:
+    """Those slices, by their partitions."""
+    found: dict[str, list[Slice]] = {}
+    for each in snapshot.slices:
+        if any_key(config, each):
+            found.setdefault(each.partition, []).append(each)
+    return found
+
+
 def read_bases(rows: GroupedRows, snapshot: Snapshot, seen: StoredKeys) -> Iterator[Slice]:
     """The slices that a merge of `rows` reads, if the snapshot is still the newest."""
     groups, group_of = rows.groups, BucketGroups(snapshot).of
     touched: dict[str, list[Share]] = {}
     for (partition, _), where in groups.items():
         touched.setdefault(partition, []).extend(where)
-    for each in snapshot.slices:
-        shares = touched.get(each.partition)
-        if shares and any_key(rows.config, each):
-            if not seen.lacks(each, rows.config, keys_of(rows, shares)):
-                yield each
+    for partition, slices in of_any_key(rows.config, snapshot).items():
+        shares = touched.get(partition)
+        lacking = seen.lacking(slices, rows.config, keys_of(rows, shares)) if shares else set()
+        yield from (each for each in slices if shares and each.path not in lacking)
     for partition, bucket in groups:
         base = snapshot.groups.get(group_of(partition, bucket))
         if base is not None and not any_key(rows.config, base) and not rows.config.merged:
@@ -212,11 +230,7 @@ class GroupMerge:
 
     def stats(self) -> list[WriteStat]:
         """Each row to the groups that have its key, else to its bucket's."""
-        groups = self.rows.groups
-        mixed: dict[str, list[Slice]] = {}
-        for each in self.snapshot.slices:
-            if any_key(self.rows.config, each):
-                mixed.setdefault(each.partition, []).append(each)
+        groups, mixed = self.rows.groups, of_any_key(self.rows.config, self.snapshot)
         found: dict[Share, Any] = {}
         group_targets = self._group_targets(groups, mixed, found)
         if self.gone:
@@ -234,8 +248,10 @@ class GroupMerge:
         group_of = BucketGroups(self.snapshot).for_new
         buckets = {group_of(partition, bucket): (partition, bucket) for partition, bucket in groups}
         for partition, where in by_partition.items():
-            for each in mixed.get(partition, ()):
-                rows = self._of_slice(each, where, found)
+            slices = mixed.get(partition, ())
+            lacking = self.seen.lacking(slices, self.rows.config, keys_of(self.rows, where))
+            for each in slices:
+                rows = None if each.path in lacking else self._of_slice(each, where, found)
                 if rows is not None and (partition, each.file_id) not in buckets:
                     yield TargetGroup((partition, each.file_id), each), rows
         for group, of in buckets.items():
@@ -271,7 +287,7 @@ class GroupMerge:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if self.seen.lacks(of, self.rows.config, keys_of(self.rows, where)):
+        if self.seen.lacking([of], self.rows.config, keys_of(self.rows, where)):
             return None
         keys, hits = self._stored(of), []
         for each in where:
