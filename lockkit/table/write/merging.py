@@ -351,7 +351,11 @@ class GroupMerge:
 
             group_target = replace(group_target, logs=self.only_logs)
             return write_merged(self.work, group_target, rows, delete=self.delete)
-        return write_group(self.work, group_target, rows, delete=self.delete)
+        stat = write_group(self.work, group_target, rows, delete=self.delete)
+        base = group_target.base
+        if base and stat and not stat.inserts + stat.deletes and (keys := self.seen.of(base)):
+            self.seen.keep(replace(base, path=stat.path, keys_in=(base.path,)), keys)
+        return stat
 
 
 def without(before: Snapshot, gone: Collection[FileGroup]) -> Snapshot:
