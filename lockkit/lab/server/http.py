@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 
 HEAD_BYTES_MAX = 64 * 1024
@@ -52,7 +53,8 @@ class HttpResponse:
     """The length of a HEAD's body, which is not sent."""
 
 
-Handler = Callable[[HttpRequest], HttpResponse | Awaitable[HttpResponse]]
+Later = asyncio.Future[HttpResponse]
+Handler = Callable[[HttpRequest], HttpResponse | Later]
 
 
 def head_of(head: bytes) -> HttpRequest:
@@ -111,7 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         self._request: HttpRequest | None = None
         self._length: int | None = 0
         self._chunks = bytearray()
-        self._task: asyncio.Task[None] | None = None
+        self._task: Later | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -132,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._advance()
 
-    def close(self) -> asyncio.Task[None] | None:
+    def close(self) -> Later | None:
         """Close the connection, or return the running request to wait for."""
         if self._task is None:
             self._transport.close()
@@ -232,12 +234,12 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(answer, HttpResponse):
             self._send(request, answer)
         else:
-            self._task = asyncio.ensure_future(self._answer_later(request, answer))
+            self._task = answer
+            answer.add_done_callback(partial(self._answer, request))
 
-    async def _answer_later(self, request: HttpRequest, answer: Awaitable[HttpResponse]) -> None:
-        response = await answer
+    def _answer(self, request: HttpRequest, answer: Later) -> None:
         self._task = None
-        self._send(request, response)
+        self._send(request, answer.result())
         self._transport.resume_reading()
         self._advance()
 

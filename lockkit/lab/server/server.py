@@ -8,7 +8,7 @@ import re
 import sqlite3
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Protocol
 
@@ -23,7 +23,7 @@ from lockkit.lab.server.call import (
     call_of,
     http_date,
 )
-from lockkit.lab.server.http import Connection, Handler, HttpRequest, HttpResponse
+from lockkit.lab.server.http import Connection, Handler, HttpRequest, HttpResponse, Later
 from lockkit.lab.server.ledger import RequestLedger
 from lockkit.lab.server.objects import DatabaseBusy, DiskFull, Objects
 from lockkit.lab.server.policy import AccessPolicy
@@ -211,14 +211,16 @@ class Emulator:
             reply.headers |= dialect.request_ids(call)
             return self._response(reply)
 
-        async def decide_later(request: HttpRequest, began_ms: float) -> HttpResponse:
-            half_s = self.latency_ms / 2000
-            await asyncio.sleep(half_s)
-            response = decide(request, began_ms)
-            await asyncio.sleep(half_s)
-            return response
+        def decide_later(request: HttpRequest, began_ms: float) -> Later:
+            """Without a coroutine, which takes a tenth of the time of a request."""
+            loop, half_s = asyncio.get_running_loop(), self.latency_ms / 2000
+            later: Later = loop.create_future()
+            loop.call_later(half_s, lambda: loop.call_later(
+                half_s, later.set_result, decide(request, began_ms)
+            ))  # fmt: skip
+            return later
 
-        def handle(request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
+        def handle(request: HttpRequest) -> HttpResponse | Later:
             if request.target.startswith("/__lockkit/"):
                 return self._control(request.target)
             began_ms = self._clock.stamp_ms()
