@@ -125,6 +125,21 @@ def test_a_file_group_holds_what_a_dictionary_would(steps: Any) -> None:
     assert group.rows() == _model(steps)
 
 
+@pytest.mark.parametrize(
+    ("limit", "most"), [("ROW_GROUP_BYTES", 1_000), ("ROW_GROUP_ROWS_MAX", 30)]
+)
+def test_many_rows_in_one_write_are_several_row_groups(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    """A reader decodes a whole row group: it bounds the memory of a merge and a compaction."""
+    monkeypatch.setattr(rooms, limit, most)
+    many = rows(*((f"k{n}", n, n) for n in range(100)))
+    file = write_inserts(at(1), many, file_id="f-0")
+    found = pq.ParquetFile(pa.BufferReader(file.body)).metadata
+    sizes = [found.row_group(n).num_rows for n in range(found.num_row_groups)]
+    assert sum(sizes) == 100 and 2 < len(sizes) < 10 and max(sizes) <= 40, sizes
+
+
 def test_an_upsert_that_is_older_than_what_is_stored_writes_no_file() -> None:
     group = Group()
     group.write(rows(("a", 5, 1), ("b", 5, 1)))

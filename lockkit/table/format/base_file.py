@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_GROUP_BYTES = 32_000_000
-"""Rows are held back until they fill a row group; this bounds a writer's memory."""
+"""Rows are held back until they fill a row group; this bounds a writer's and a reader's memory."""
 ROW_GROUP_ROWS_MAX = 1_000_000
 KEY_SCALE_MAX = 6
 MIN_KEY, MAX_KEY = "hoodie_min_record_key", "hoodie_max_record_key"
@@ -160,11 +160,11 @@ class BaseFileWriter:
             self._flush()
 
     def _flush(self) -> None:
-        """Write all held rows as one row group."""
+        """Write all held rows, in row groups of about one size."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        pending = [rows for rows in self._pending if rows.num_rows]
+        size, pending = self._pending_bytes, [rows for rows in self._pending if rows.num_rows]
         self._pending, self._pending_bytes = [], 0
         if not pending:
             return
@@ -177,7 +177,8 @@ class BaseFileWriter:
         rows = rows.add_column(4, FILE_NAME, constant(self.name, count))
         with _disk_errors_named():
             self._writer = self._writer or self._open()
-            self._writer.write_table(rows, row_group_size=count)
+            parts = max(1, size // ROW_GROUP_BYTES, count // ROW_GROUP_ROWS_MAX)
+            self._writer.write_table(rows, row_group_size=-(-count // parts))
         self.rows += count
 
     @property
