@@ -20,6 +20,7 @@ from lockkit.lab.widgets.seeds.moments import (
     scenario_of,
     scenarios,
 )
+from lockkit.lab.widgets.seeds.objects import run_scene
 
 FOUND = json.loads((Path(__file__).parent / "seeds.json").read_text())["mutants"]["fence off"]
 SEED = FOUND["seed"]
@@ -228,3 +229,37 @@ def test_an_error_of_the_service_that_ends_a_run_is_a_violation_and_not_raised()
     violation = play(SeedMoment.of("group/unproven:3300")).violation
     assert violation is not None
     assert violation.startswith("no client ends by an unexpected error: NoTable(")
+
+
+@pytest.mark.parametrize("moment", ["lease/drift:279", "lease/count_from_send:4198"])
+def test_both_who_count_on_the_lock_at_once_do_so_until_a_lease_ends(moment: str) -> None:
+    """What a client does as the run stops it is not drawn: no release, and no end of its belief."""
+    outcome = play(SeedMoment.of(moment))
+    drawn = run_scene(outcome, "lease")
+    harm = [each for each in drawn["marks"] if each["kind"] == "harm"]
+    harm_ms, who = harm[0]["t"][0], {each["lane"] for each in harm}
+    bars = [each for each in drawn["bars"] if each["lane"] in who and each["t"][1] > harm_ms]
+    assert {each["lane"] for each in bars if each["kind"] in ("belief", "wrong")} == who
+    assert len({each["t"][1] for each in bars}) == 1 and any(
+        each["kind"] == "wrong" for each in bars)  # fmt: skip
+    assert not [each for each in drawn["arrows"] if each["label"] == "release"
+                and each["t"][0] >= harm_ms]  # fmt: skip
+
+
+def test_what_only_the_checker_found_is_marked_where_it_happened() -> None:
+    outcome = play(SeedMoment.of("lease/slack:7736"))
+    (granted,) = [each for each in outcome.run.world.history()
+                  if each.kind == "held" and each["epoch"] == 2]  # fmt: skip
+    marks = [each for each in run_scene(outcome, "lease")["marks"] if each["kind"] == "harm"]
+    began_ms = next(iter(outcome.run.world.history())).at_ms
+    assert [each["t"] for each in marks] == [[round(granted.at_ms - began_ms, 4)]] * 2
+
+
+@pytest.mark.parametrize("scenario", ["table", "restore-table", "late-table"])
+def test_a_process_that_goes_on_was_seen_to_be_paused(scenario: str) -> None:
+    lanes: dict[str, bool] = {}
+    for each in play(SeedMoment(scenario, 2)).run.world.history():
+        if each.kind in ("stalled", "resumed", "started"):
+            assert each.kind != "resumed" or lanes[each.who]
+            lanes[each.who] = each.kind == "stalled"
+    assert lanes

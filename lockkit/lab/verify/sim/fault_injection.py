@@ -103,8 +103,7 @@ def stall(world: SimWorld, node: Node) -> None:
     """Pause a node for a while, without its knowledge."""
     if node.stalled:
         return
-    node.stalled, node.stalled_ms = True, _later(world, STALL_MS)
-    world.record(node.name, "stalled", {"pid": node.life, "why": "the dice"})
+    world.pause(node, _later(world, STALL_MS), "the dice")
     world.faults[FaultKind.STALL] += 1
     world.trace.append(f"{node.name} stalls")
 

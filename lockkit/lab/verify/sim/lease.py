@@ -202,16 +202,18 @@ class LeaseRun(SeedRun):
         session: LeaseSession
 
         def record(kind: str, **data: Any) -> None:
+            found: Violated | None = None
             try:
                 self.on_event(session, kind, data)
             except Violated as violated:
-                world.broken = world.broken or violated
-                raise
-            finally:  # what breaks an invariant is in the history, too
-                if data.get("until_ms"):
-                    left_ms = (data["until_ms"] - node.clock.wall_ms()) / node.clock.rate
-                    data["until_ms"] = world.time.now_ms + left_ms
-                world.record(node.name, kind, data)
+                found = violated
+            if data.get("until_ms"):
+                left_ms = (data["until_ms"] - node.clock.wall_ms()) / node.clock.rate
+                data["until_ms"] = world.time.now_ms + left_ms
+            world.record(node.name, kind, data)  # also what breaks an invariant
+            if found is not None:
+                world.broken = world.broken or found
+                raise found
 
         # Two sessions of one process have one owner: only attempts distinguish them.
         owner = "a shared owner" if node.clock.offset_ms % 3 == 0 else node.name

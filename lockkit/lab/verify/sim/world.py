@@ -143,11 +143,13 @@ class SimWorld:
         return task
 
     def record(self, who: str, kind: str, data: dict[str, Any]) -> None:
-        self.recorded.append((self.time.now_ms, who, kind, data))
+        if self.broken is None:  # what a client does as it is stopped is not of the run
+            self.recorded.append((self.time.now_ms, who, kind, data))
 
     def belief(self, who: str, kind: str, **data: Any) -> None:
         """For the picture only: from now on a client counts on something, or no longer."""
-        self.beliefs.append((self.time.now_ms, who, kind, data))
+        if self.broken is None:
+            self.beliefs.append((self.time.now_ms, who, kind, data))
 
     # --- moves -----------------------------------------------------------------------------------
 
@@ -322,6 +324,12 @@ class SimWorld:
         self.trace.append(f"late {late.client} {type(answer).__name__}")
 
     # --- the nodes' side -------------------------------------------------------------------------
+
+    def pause(self, node: Node, until_ms: float, why: str = "the scenario") -> None:
+        """Stop a node's process for a while, without its knowledge."""
+        if not node.stalled:
+            self.record(node.name, "stalled", {"pid": node.life, "why": why})
+        node.stalled, node.stalled_ms = True, until_ms
 
     def crash(self, node: Node, back_ms: float) -> None:
         """End a node's process; its sent writes stay on their way. It restarts at `back_ms`."""

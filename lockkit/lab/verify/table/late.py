@@ -165,7 +165,7 @@ class LateRun(RestoredRun):
     def archiver_falls_asleep(self, archiver: Node) -> None:
         """For longer than its lease. Meanwhile an operator restores."""
         self.world.reached.add("archiver asleep")
-        archiver.stalled, archiver.stalled_ms = True, self.world.time.now_ms + 2 * SLEEPS_MS
+        self.world.pause(archiver, self.world.time.now_ms + 2 * SLEEPS_MS)
         self.operators += 1
         node = self.world.node(f"B{self.operators}")
         self.world.spawn(node, _saves_and_restores(self, node))
@@ -174,7 +174,7 @@ class LateRun(RestoredRun):
         """So that no instant is pending when an operator restores."""
         for each in self.world.nodes:
             if each.birth is not None and not each.stalled:
-                each.stalled, each.stalled_ms = True, self.world.time.now_ms + SLEEPS_MS
+                self.world.pause(each, self.world.time.now_ms + SLEEPS_MS)
 
     def _last(self) -> Procedure[None]:
         yield from RestoredRun._last(self)

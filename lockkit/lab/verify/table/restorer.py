@@ -173,7 +173,7 @@ class RestoredRun(TableRun):
         of = [each for each in self.world.nodes if each.name == client and each.birth is not None]
         if of and not self.at_rest and self.world.dice.random() < SLEEPS:
             (node,) = of
-            node.stalled, node.stalled_ms = True, self.world.time.now_ms + SLEEPS_MS
+            self.world.pause(node, self.world.time.now_ms + SLEEPS_MS)
         else:
             TableRun._stalls(self, client, chance)
 

@@ -167,7 +167,7 @@ class TableRun(SeedRun):
         """A client that has just written a plan may pause before it decides."""
         if client.startswith(BESIDE):
             node = next(each for each in self.world.nodes if each.name == client)
-            node.stalled, node.stalled_ms = True, self.world.time.now_ms + SLEEPS_MS
+            self.world.pause(node, self.world.time.now_ms + SLEEPS_MS)
         elif self.plans_stall:
             self._stalls(client, self.plans_stall)
 
@@ -181,7 +181,7 @@ class TableRun(SeedRun):
         self.clusters_beside -= 1
         for each in self.world.nodes:
             if each is not writer and each.birth is not None and not each.stalled:
-                each.stalled, each.stalled_ms = True, self.world.time.now_ms + SLEEPS_MS
+                self.world.pause(each, self.world.time.now_ms + SLEEPS_MS)
         node = self.world.node(f"{BESIDE}{self.clusters_beside}")
         service = SimService(self, SimHost(self, self.leases.join(node)))
         self.world.spawn(node, service.cluster_once())

@@ -69,16 +69,20 @@ def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
         return whole(events)
     leases = list(_leases(events, violation))
     ends = [each["until_ms"] for each in leases if each["until_ms"] > world.time.now_ms]
+    by_checker, judged = violation.startswith(CHECKER), check(events).evidence
     proofs = [*leases, *_last_writes(events, violation)]
-    if violation.startswith(CHECKER) or not proofs:  # else it may have found another thing first
-        proofs += check(events).evidence
+    if by_checker or not proofs:  # else it may have found another thing first
+        proofs += judged
     scene = whole(events, evidence=proofs, now_ms=min(ends, default=None))
     known = {each["id"] for each in scene["lanes"] if each["role"] == "writer"}
     last = [each.client for each in world.memory_store.truth[-1:]
             if each.at_ms == world.time.now_ms]  # fmt: skip
     going = last[0] if last else world.going.name if world.going else ""
     lanes = _named(violation, known) or [going if going in known else TABLE_LANE]
-    at_ms = round(world.time.now_ms - events[0].at_ms, 4)
+    late = [each for each in judged if by_checker  # it is asked long after the harm
+            and (each.kind == "held" or "at once" not in violation)]  # fmt: skip
+    at_ms = round(max((each.at_ms for each in late), default=world.time.now_ms)
+                  - events[0].at_ms, 4)  # fmt: skip
     marks = [*scene["marks"], *(_harm(n, each, at_ms, violation) for n, each in enumerate(lanes))]
     return scene | {"marks": sorted(marks, key=lambda mark: float(mark["t"]))}
 
