@@ -31,7 +31,7 @@ const HINT = "Point at an event, or Tab into the diagram and walk with the arrow
 const STATES = {
   holds: "it counts on the lock, and the lock object names it",
   superseded: "it still counts on the lock, and another client has it",
-  "never granted": "it counts on the lock, which another client has, and was never granted to it",
+  "never granted": "it counts on the lock, which was never granted to it",
   "past lease": "it still counts on the lock, and its lease is over",
   waits: "another client has the lock",
   "waits for itself": "the lock object names it, and it does not know",

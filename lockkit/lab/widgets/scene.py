@@ -12,6 +12,7 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import count
 from math import inf
 from typing import Any
@@ -122,6 +123,7 @@ class _Painter:
         self.hues = hues(story.states)
         self.begans = [began for _, _, began, _, _ in self.grants]
         self.overtaken_at = overtaken_at(self.grants)
+        self.given = {(owner, epoch) for owner, epoch, _, _, _ in self.grants if epoch}
         self.believed = {(each.who, each.epoch): each for each in story.beliefs}
         self.landed = {instant_of(each.key): each.decided_ms or 0.0 for each in story.exchanges
                        if each.applied and each.key.endswith(COMPLETED)}  # fmt: skip
@@ -387,7 +389,7 @@ class _Painter:
             if not self._inside(each.began_ms, end):
                 continue
             over = self._over(each)
-            taken, another = over < each.until_ms, "another client has the lock"
+            taken, another = over < each.until_ms, "the lock object does not name it"
             who, hue = text(each.who), self._hue(each.who)
             proves = self._proves(
                 (each.began_ms, each.who, "held"), (each.began_ms, each.who, "renewed")
@@ -424,7 +426,7 @@ class _Painter:
         over = self._over(each)
         if over == each.until_ms:
             return "past its lease"
-        granted = over > each.began_ms or any(
+        granted = over > each.began_ms or (each.who, each.epoch) in self.given or any(
             one.who == each.who and one.applied and one.outcome == APPLIED
             and 0 <= each.began_ms - (one.answered_ms or 0.0) <= JOIN_SLACK_MS
             for one in self.story.exchanges
@@ -438,11 +440,11 @@ class _Painter:
     def _taken(self, belief: BeliefSpan) -> float | None:
         """When another client was granted the lock after this one; None if that never happened.
 
-        A belief that begins while another client has the lock is false from its beginning.
+        A belief that begins outside a grant of its own is false from its beginning.
         """
         after = bisect_right(self.begans, belief.began_ms)
-        owner, _, began, _, ended = self.grants[after - 1] if after else (belief.who, 0, 0, 0, 0)
-        if owner != belief.who and began < belief.began_ms < (ended or inf):
+        around = self.grants[max(0, after - 1) : after + 1]
+        if after and not any(map(partial(_counted_on, belief), around)):
             # Live, a client's line may come before the store's record of its grant.
             ahead = any(each.who == belief.who and each.outcome == "applied"
                         and each.decided_ms is None for each in self.shown)  # fmt: skip
@@ -662,6 +664,13 @@ def grants(story: HistoryModel) -> Iterator[Grant]:
             current = each
     if current is not None:
         yield _grant(story, reported, current, None)
+
+
+def _counted_on(belief: BeliefSpan, grant: Grant) -> bool:
+    """Whether a belief begins in this grant; the clocks of client and store may differ."""
+    owner, epoch, began_ms, _, ended_ms = grant
+    same = owner == belief.who and (not epoch or not belief.epoch or epoch == belief.epoch)
+    return same and began_ms - JOIN_SLACK_MS <= belief.began_ms < (ended_ms or inf)
 
 
 def overtaken_at(held: list[Grant]) -> list[float | None]:

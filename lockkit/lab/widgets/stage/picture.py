@@ -125,10 +125,9 @@ def _lost(trip: Trip, label: str) -> tuple[str, str]:
     """How a request looks whose answer never came."""
     if trip.decided_ms is None:
         return ("late", f"{label}: on its way") if trip.late else ("dropped", f"{label}: lost")
-    if trip.late and isinstance(trip.answer, PreconditionFailed):
-        return "unheard", f"{label}: arrived late"
     if trip.late:
-        return "late", f"{label}: landed late"
+        done = _applied(trip)
+        return ("late", f"{label}: landed late") if done else ("unheard", f"{label}: arrived late")
     return ("lost" if _applied(trip) else "unheard"), f"{label}: answer lost"
 
 
