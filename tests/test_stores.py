@@ -946,6 +946,14 @@ def test_the_files_of_a_directory_store_are_plain_files(tmp_path: Path) -> None:
     assert list((tmp_path / "a b").iterdir()) == [], "no empty directories, no scratch"
 
 
+def test_the_folder_of_hudis_markers_stays_when_the_last_one_is_deleted(tmp_path: Path) -> None:
+    """Hudi 1.2.0 lists it for early conflict detection, and fails where it is missing."""
+    store = open_store(f"file://{tmp_path}")
+    store.put(".hoodie/.temp/1/eu/f.marker", b"", IfAbsent())
+    store.delete(".hoodie/.temp/1/eu/f.marker")
+    assert list((tmp_path / ".hoodie" / ".temp").iterdir()) == []
+
+
 def test_two_writes_within_one_tick_have_two_versions(tmp_path: Path) -> None:
     store = open_store(f"file://{tmp_path}")
     version = written(store.put("k", b"A", IfAbsent()))

@@ -14,8 +14,9 @@ def prune(
     """Remove `directory`, which is `locked`, and its parents below `root`, if they are empty.
 
     A process that waits for the lock of a removed directory notices it and creates it again.
+    `.temp` stays: Hudi's early conflict detection fails where that folder of markers is missing.
     """
-    if directory == root:
+    if directory == root or directory.name == ".temp":
         return
     try:
         if any(entry.name != scratch for entry in directory.iterdir()):
