@@ -38,7 +38,10 @@ def test_a_store_is_probed_by_a_click_after_a_prediction(lab: Server, page: Any)
     said = panel.locator(".lockkit-verdict", has_text="The probe found: it ignores conditions.")
     said.wait_for(timeout=LATER_MS)
     assert panel.locator(".lp-checks tr").count() > 2
-    panel.locator(".bars path").first.wait_for(state="attached", timeout=SOON_MS)
+    loads = panel.get_by_text("Loading the chart")
+    loads.wait_for(state="attached", timeout=SOON_MS)
+    panel.locator(".bars path").first.wait_for(state="attached", timeout=LATER_MS)
+    loads.wait_for(state="hidden", timeout=SOON_MS)
     wide = "each => each.querySelector('.main-svg').clientWidth - each.clientWidth"
     unfit = panel.locator(".js-plotly-plot").first.evaluate(wide)
     assert abs(unfit) <= 1, "the chart was drawn before it was shown, and fits all the same"
