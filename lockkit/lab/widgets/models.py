@@ -447,19 +447,11 @@ class HistoryModel:
     def _generated(self, each: Event, exchange: Exchange) -> None:
         self.generation += 1
         exchange.generation = self.generation
-        self.generations.append(
-            LockGeneration(
-                self.generation,
-                each.at_ms,
-                exchange.version,
-                exchange.before,
-                str(each["client"] or "") or exchange.who,
-                exchange.attempt,
-                exchange.status,
-                exchange,
-                whole(each.get("epoch")),
-            )
-        )
+        self.generations.append(LockGeneration(
+            self.generation, each.at_ms, exchange.version, exchange.before,
+            str(each["client"] or "") or exchange.who, exchange.attempt, exchange.status,
+            exchange, whole(each.get("epoch")),
+        ))  # fmt: skip
 
     # --- beliefs, processes, moments ----------------------------------------------------------
 
@@ -546,18 +538,10 @@ class HistoryModel:
         self._note(each, each.who, f"{error}: {why}" if error and why else str(error or why))
 
     def _note(self, each: Event, who: str, text: str) -> None:
-        self.moments.append(
-            LaneMoment(
-                self._name("m"),
-                who,
-                each.kind,
-                each.at_ms,
-                whole(each.get("epoch")),
-                str(each.get("instant") or ""),
-                text,
-                self.seen,
-            )
-        )
+        self.moments.append(LaneMoment(
+            self._name("m"), who, each.kind, each.at_ms, whole(each.get("epoch")),
+            str(each.get("instant") or ""), text, self.seen,
+        ))  # fmt: skip
 
     def _seat(self, who: str) -> None:
         """Give a client its lane, in order of appearance."""

@@ -219,15 +219,10 @@ class _Painter:
 
     def _lanes(self) -> list[Scene]:
         writers = [
-            {
-                "id": text(who),
-                "title": text(who),
-                "role": "writer",
-                "hue": self.hues[who],
-                "state": self._state(who),
-            }
+            {"id": text(who), "title": text(who), "role": "writer", "hue": self.hues[who],
+             "state": self._state(who)}
             for who in self.story.states
-        ]
+        ]  # fmt: skip
         return [
             {"id": LOCK_LANE, "title": "lock object", "role": "truth", "state": ""},
             *writers,
@@ -284,17 +279,11 @@ class _Painter:
         rest = run[1:]
         began, ended = self._t(rest[0].first_ms), self._t(rest[-1].last_ms)
         taken = "" if any(each.status == 404 for each in rest) else ": the lock was taken"
-        polls.append(
-            {
-                "id": f"p{rest[0].id}",
-                "lane": text(run[0].who),
-                "kind": "polls",
-                "t": [began, ended],
-                "label": f"looks x{len(rest)}",
-                "hue": self._hue(run[0].who),
-                "detail": f"{text(run[0].who)} looked {len(rest)} more times{taken}",
-            }
-        )
+        polls.append({
+            "id": f"p{rest[0].id}", "lane": text(run[0].who), "kind": "polls",
+            "t": [began, ended], "label": f"looks x{len(rest)}", "hue": self._hue(run[0].who),
+            "detail": f"{text(run[0].who)} looked {len(rest)} more times{taken}",
+        })  # fmt: skip
 
     def _arrow(self, each: Exchange) -> Scene:
         look, label = appearance(each)
@@ -364,24 +353,16 @@ class _Painter:
             hue = self._hue(owner)
             label = f"{text(owner)} epoch {epoch}" if epoch else text(owner)
             yield {
-                "id": f"o{number}",
-                "lane": LOCK_LANE,
-                "kind": "owner",
-                "hue": hue,
-                "label": label,
+                "id": f"o{number}", "lane": LOCK_LANE, "kind": "owner", "hue": hue, "label": label,
                 "t": [self._t(began), self._t(solid)],
                 "detail": f"the lock object names {label} as its holder",
-            }
+            }  # fmt: skip
             if end - solid > STALE_SLACK_MS:
                 yield {
-                    "id": f"e{number}",
-                    "lane": LOCK_LANE,
-                    "kind": "over",
-                    "hue": hue,
-                    "label": "lease over",
-                    "t": [self._t(solid), self._t(end)],
+                    "id": f"e{number}", "lane": LOCK_LANE, "kind": "over", "hue": hue,
+                    "label": "lease over", "t": [self._t(solid), self._t(end)],
                     "detail": f"{label}: the lease has ended and no client has taken the lock yet",
-                }
+                }  # fmt: skip
 
     def _beliefs(self) -> Iterator[Scene]:
         for each in self.story.beliefs:
@@ -479,14 +460,9 @@ class _Painter:
         for each in self.story.generations:
             if self._inside(each.at_ms, each.at_ms):
                 yield {
-                    "id": f"g{each.n}",
-                    "lane": LOCK_LANE,
-                    "kind": "generation",
-                    "t": self._t(each.at_ms),
-                    "label": f"g{each.n} {short(each.version)}",
-                    "hue": self._hue(each.who),
-                    "row": f"g{each.n}",
-                    "arrow": each.exchange.id,
+                    "id": f"g{each.n}", "lane": LOCK_LANE, "kind": "generation",
+                    "t": self._t(each.at_ms), "label": f"g{each.n} {short(each.version)}",
+                    "hue": self._hue(each.who), "row": f"g{each.n}", "arrow": each.exchange.id,
                     "detail": f"generation {each.n}, version {text(each.version)}, "
                     f"written by {text(each.who)}: {text(each.exchange.op) or 'unknown'}",
                 }
