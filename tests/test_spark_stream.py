@@ -522,6 +522,31 @@ def test_a_new_column_of_the_source_becomes_one_of_the_table(
     assert sorted(each["discount"] or 0 for each in found) == [0, 7]
 
 
+class _Signalling:
+    """A lock with which a streamer has got SIGTERM by the time that it has it."""
+
+    def __init__(self, ingesting: Streamer) -> None:
+        self.ingesting, self.lock = ingesting, threading.Lock()
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        if not self.ingesting.signal:
+            self.ingesting.end(signal.SIGTERM, None)
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_a_signal_just_before_a_batch_is_no_failure_of_the_batch(
+    spark: Any, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrive(tmp_path / "arriving", "a", ("a", "EU", 1, 1))
+    ingesting = Streamer(spark, work(tmp_path))
+    monkeypatch.setattr(ingesting, "_batch", _Signalling(ingesting))
+    monkeypatch.setattr(streamer, "POLL_S", 60)  # so it still waits as the batch is refused
+    assert ingesting.whole() == 128 + signal.SIGTERM
+
+
 def test_a_column_that_the_schema_lacks_ends_the_streamer_by_name(
     spark: Any, here: Any, tmp_path: Path
 ) -> None:

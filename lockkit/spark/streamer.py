@@ -50,6 +50,7 @@ class Streamer:
         self.signal = 0
         self._ending = threading.Event()
         self._batch = threading.Lock()
+        self._halted = False
 
     def whole(self) -> int:
         """Run until all is read or a signal came; returns the exit code."""
@@ -90,13 +91,18 @@ class Streamer:
         def batch(frame: Any, number: int) -> None:
             with self._batch:
                 if self._ending.is_set():
+                    self._halted = True
                     raise StopSignal
                 one(checked(frame), number)
 
         query = writer.foreachBatch(batch).trigger(**how).start()
-        with unwrapped():
-            while not self._ending.is_set() and not query.awaitTermination(POLL_S):
-                pass
+        try:
+            with unwrapped():
+                while not self._ending.is_set() and not query.awaitTermination(POLL_S):
+                    pass
+        except Exception:
+            if not self._halted:  # else it is the batch that was refused after the signal
+                raise
         with self._batch:  # waits for the batch in progress; no other begins
             pass
         query.stop()

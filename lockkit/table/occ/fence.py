@@ -255,7 +255,8 @@ def refuse_newer(fields: Mapping[str, Any]) -> None:
     if written in GROUP_FORMATS:
         raise NewerFence(
             FENCE_KEY, "is of group commit, which this handle or command does not follow; nothing "
-            "was committed", "open the table again: its mode may have been switched",
+            "was committed", "open the table again: its mode may have been switched; if that says "
+            "the same, an earlier lockkit began to switch it: `lockkit table mode URL group`",
         )  # fmt: skip
     if type(written) is int and written > FORMAT:
         raise NewerFence(
