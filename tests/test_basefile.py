@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.stores import open_store
-from lockkit.table import Slice, TableConfig, read_base_file, write_inserts
+from lockkit.table import Slice, Table, TableConfig, read_base_file, write_inserts
 from lockkit.table.format import base_file as rooms
 from lockkit.table.format import base_file_reading as reading
 from lockkit.table.format.base_file import BaseFileWriter, Target
@@ -138,6 +138,19 @@ def test_many_rows_in_one_write_are_several_row_groups(
     found = pq.ParquetFile(pa.BufferReader(file.body)).metadata
     sizes = [found.row_group(n).num_rows for n in range(found.num_row_groups)]
     assert sum(sizes) == 100 and 2 < len(sizes) < 10 and max(sizes) <= 40, sizes
+
+
+def test_a_write_that_changes_nothing_ends_its_draft_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The writer of a draft with two row groups wrote a footer when its file was closed already."""
+    noise: list[Any] = []
+    monkeypatch.setattr(rooms, "ROW_GROUP_ROWS_MAX", 3)
+    monkeypatch.setattr(sys, "unraisablehook", noise.append)
+    with Table.create(tmp_path.as_uri(), record_key="id", precombine="at") as table:
+        table.upsert(rows(*((f"k{n}", n, n) for n in range(40))))
+        assert table.upsert(rows(("k1", -5, 0))) is None
+    assert not noise
 
 
 def test_an_upsert_that_is_older_than_what_is_stored_writes_no_file() -> None:

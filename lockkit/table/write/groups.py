@@ -232,7 +232,10 @@ def write_group(
             with closing(work.open(group_target.base.path)) as old:
                 kept = rows_to_copy(target.config, group_target.base.path, old)
                 stat = merge(draft, kept, changes)
-        return None if stat is None else work.put(draft, stat)
+        if stat is None:
+            draft.close(inserts=0)  # otherwise its destructor writes to a closed file
+            return None
+        return work.put(draft, stat)
 
 
 def write_rows(
