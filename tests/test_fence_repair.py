@@ -110,9 +110,9 @@ def noise(_body: bytes) -> bytes:
 
 
 def test_under_a_fence_of_a_newer_lockkit_the_remedy_is_to_upgrade(store: Store) -> None:
-    damage(store, json.dumps({**json.loads(fence_body(store)), "format": 4}).encode())
+    damage(store, json.dumps({**json.loads(fence_body(store)), "format": 5}).encode())
     prepared = prepare_inserts(store, rows([2]))
-    with pytest.raises(NewerFence, match=r"format 4.*newer lockkit.*upgrade lockkit"):
+    with pytest.raises(NewerFence, match=r"format 5.*newer lockkit.*upgrade lockkit"):
         run(commit(prepared, Holder(3)), store, CLOCK)
     with pytest.raises(NewerFence, match="upgrade lockkit"):
         run(plan_repair(kept_by(store)), store, CLOCK)

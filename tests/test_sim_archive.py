@@ -27,7 +27,7 @@ def deletes_first(config: Any, leaving: Any, believe: Any) -> Procedure[list[str
 
 MISTAKES: dict[str, tuple[str, Callable[..., Any], int, str]] = {
     "it deletes before the manifest": (
-        "add_history", deletes_first, 7, "an acknowledged commit is visible"),
+        "add_history", deletes_first, 1, "an acknowledged commit is visible"),
 }  # fmt: skip
 """What is replaced, by what, the seed that finds it, and the rule that breaks."""
 

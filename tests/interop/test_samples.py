@@ -36,7 +36,7 @@ sample does not name (the table's name, its keys, the metadata table switched of
 in all runs. Where Hudi 1.2.0 has the lock provider in its bundle, it wrote to the same table by
 the same options, before and after lockkit.
 
-The command line of Hudi Streamer is on the page of [the streamer](streamer.md).
+The command line of Hudi Streamer is on the page of [the streamer](./streamer.md).
 
 <!-- Made by tests/interop/test_samples.py from what it ran; the test compares. -->
 """

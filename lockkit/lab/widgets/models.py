@@ -388,8 +388,8 @@ class HistoryModel:
             exchange.sent_ms = call.sent_ms
         exchange.retry = len(call.retries) + 1
         call.retries.append(exchange)
-        heard_ms = before.answered_ms if before.outcome not in ("", "unknown") else None
-        if (heard_ms is not None and heard_ms < (exchange.decided_ms or 0.0) - JOIN_SLACK_MS) or (
+        came_ms = before.answered_ms if before.outcome not in ("", "unknown") else None
+        if (came_ms is not None and came_ms < (exchange.decided_ms or 0.0) - JOIN_SLACK_MS) or (
             before.outcome == APPLIED and before.applied and not exchange.applied
         ):
             exchange.outcome = "unknown"  # the client had its answer: nobody waited for this one
