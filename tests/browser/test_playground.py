@@ -259,8 +259,11 @@ def test_a_link_opens_the_moment_that_is_played_everywhere(
         page.wait_for_selector(".pg-card >> text=throttled release", timeout=LOADED_MS)
         page.go_back()
         page.wait_for_selector(".pg-card >> text=renewal met a false 412", timeout=SOON_MS)
+        page.go_back()  # the tab before a file was opened in it
+        page.wait_for_selector(".pg-card", state="detached", timeout=SOON_MS)
         page.go_back()
         page.wait_for_selector("#pg-tab-step[aria-selected=true]", timeout=LOADED_MS)
+        page.go_forward()
         page.go_forward()
         page.wait_for_selector(".pg-card >> text=renewal met a false 412", timeout=SOON_MS)
     finally:
