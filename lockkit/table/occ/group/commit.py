@@ -89,8 +89,10 @@ PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
 """Between two turns of a client whose instant is offered: more, the more turns it has lost."""
 OFFERS_MAX = 256
 """So many offers that it has read a client keeps."""
-LOOK_TRIPS, FOLLOW_TRIPS = (1.25, 0.75, 1.25, 1.75), (1.75, 1.0, 1.5)
-"""When a client looks whether it is decided: after an older offer, after its own one."""
+LOOK_TRIPS = (1.25, 0.75, 1.25, 1.75)
+APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 2.0, 1.5)
+"""When a client looks whether it is decided: after an older offer, after its own one. An upsert
+that sees others decided then waits until the next one has listed, read the offers, and decided."""
 ROUND_TRIPS, RANK_MAX, ROUNDS_MAX = 2, 4, 4
 """Where the fence takes one write a second: so many round trips after the next one is due a client
 looks, that often again for each older offer up to so many, and for so many replacements."""
@@ -671,7 +673,8 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     if version and settled is made:
         client.read[key, version] = write.offer()
     if view is None:
-        waits = await_decision(client, write.instant, FOLLOW_TRIPS, write.earlier)
+        trips = APPEND_TRIPS if write.blind else UPSERT_TRIPS
+        waits = await_decision(client, write.instant, trips, write.earlier)
         if client.is_slow:
             waits = await_round(client, write.instant, write.earlier)
         if kind := (yield from waits):
