@@ -25,9 +25,9 @@ RING = 5_000
 """Requests that are kept; older ones leave the picture (the history file keeps everything)."""
 PENDING_MAX = 256
 APPLIED = "applied"
+"""The outcome of a write that its client was told is done."""
 FREES = ("release", "delete")
 """The writes after which nobody holds the lock."""
-"""The outcome of a write that its client was told is done."""
 JOIN_SLACK_MS = 50.0
 """How far two recorders' timestamps of one request may differ on one machine."""
 
