@@ -25,11 +25,11 @@ def deletes_first(config: Any, leaving: Any, believe: Any) -> Procedure[list[str
     return (yield from add(config, leaving, believe))
 
 
-MISTAKES: dict[str, tuple[str, Callable[..., Any], int, str]] = {
+MISTAKES: dict[str, tuple[str, Callable[..., Any], str]] = {
     "it deletes before the manifest": (
-        "add_history", deletes_first, 1, "an acknowledged commit is visible"),
+        "add_history", deletes_first, "an acknowledged commit is visible"),
 }  # fmt: skip
-"""What is replaced, by what, the seed that finds it, and the rule that breaks."""
+"""What is replaced, by what, and the rule that breaks."""
 
 
 @pytest.mark.parametrize("seed", [1, 11, 16, 30])
@@ -65,8 +65,13 @@ def test_the_judge_sees_a_file_that_an_archived_commit_does_not_name() -> None:
 @pytest.mark.parametrize("scenario", [SCENARIO, TOGETHER], ids=lambda each: each.name)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_the_scenario_finds_a_mistake_of_an_archiver(name: str, scenario: SimScenario) -> None:
-    what, instead, seed, breaks = MISTAKES[name]
-    with patch.object(archiving, what, instead):
-        outcome = simulate(scenario, seed, judge=False)
-    assert outcome.violation is not None and outcome.violation.startswith(breaks)
-    assert simulate(scenario, seed, judge=False).violation is None
+    """Within eight seeds: two of three find it, and any change of the schedule moves them."""
+    what, instead, breaks = MISTAKES[name]
+    for seed in range(1, 9):
+        with patch.object(archiving, what, instead):
+            violation = simulate(scenario, seed, judge=False).violation
+        if violation is not None:
+            assert violation.startswith(breaks)
+            assert simulate(scenario, seed, judge=False).violation is None
+            return
+    pytest.fail("no seed found it")
