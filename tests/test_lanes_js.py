@@ -181,10 +181,11 @@ def ask(at_ms: float, op: str, attempt: str, who: str = "W1", request: int = 1) 
 
 
 def decides(at_ms: float, status: int, attempt: str, method: str = "put", **more: Any) -> Event:
-    said = {"client": "W1", "version": f"v{at_ms:.0f}" * (method == "put"), "began_ms": 1_000}
+    said = {"client": "W1", "version": f"v{at_ms:.0f}" * (method == "put"), "began_ms": 1_000,
+            "applied": status < 300}  # fmt: skip
     return event(
         at_ms, "store", "request", method=method, key=LOCK, condition="", status=status, answer="",
-        applied=status < 300, before="", attempt=attempt, **said | more,
+        before="", attempt=attempt, **said | more,
     )  # fmt: skip
 
 
@@ -243,6 +244,46 @@ def test_a_client_that_was_never_granted_the_free_lock_is_not_drawn_as_its_holde
     bars = [(bar["kind"], bar["label"], bar["t"]) for bar in drawn["bars"] if bar["lane"] == "W1"]
     assert bars == [("wrong", "never granted", [2_020, 7_000])]
     assert [lane["state"] for lane in drawn["lanes"] if lane["id"] == "W1"] == ["never granted"]
+
+
+def look(at_ms: float, request: int, until_ms: float, outcome: str = "Unknown") -> list[Event]:
+    return [ask(at_ms, "look", "", request=request),
+            event(until_ms, "W1", "answer", request=request, op="look", outcome=outcome, why="",
+                  version="")]  # fmt: skip
+
+
+def found(at_ms: float, status: int = 404) -> Event:
+    return decides(at_ms, status, "", "get", began_ms=at_ms - 1, applied=False)
+
+
+SLOW = [*look(1_000, 1, 1_500), *look(1_600, 2, 2_100), found(1_700), found(2_300)]
+LOST = [*look(1_000, 1, 1_500), *look(1_600, 2, 2_100, "missing"), found(1_700)]
+AGAIN = [*look(1_000, 1, 1_500, "missing"), found(1_010), found(1_200),
+         *look(1_520, 2, 1_540, "missing"), found(1_530)]  # fmt: skip
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in order", "the client's lines come last"])
+@pytest.mark.parametrize(("events", "times"), [
+    (SLOW, [("late", 0, 700, 500), ("late", 600, 1_300, 1_100)]),
+    (LOST, [("dropped", 0, None, 500), ("ok", 600, 700, 1_100)]),
+    (AGAIN, [("lost", 0, 10, None), ("ok", 199, 200, 500), ("ok", 520, 530, 540)]),
+], ids=["both were given up", "one never arrived", "one was sent again"])  # fmt: skip
+def test_each_of_several_slow_reads_has_its_own_answer(
+    events: list[Event], times: list[Any], late: bool
+) -> None:
+    events = sorted(events, key=lambda each: (late and each.who != "store", each.at_ms))
+    drawn = scene(story_of([event(1_000, "W1", "started", pid=1), *events]), now_ms=3_000.0)
+    assert [(each["look"], *each["t"]) for each in drawn["arrows"]] == times
+    calls = [bar["t"] for bar in drawn["bars"] if bar["kind"] == "call"]
+    assert calls == ([[0, 500]] if events[-1].at_ms == 1_540 else [])
+
+
+def test_a_read_that_was_sent_again_is_one_look_and_no_look_says_that_the_lock_was_taken() -> None:
+    polled = [each for n in range(4) for each in look(2_000 + 200 * n, n, 2_190 + 200 * n, "found")]
+    records = [found(2_010 + 100 * n, 200) for n in range(8)]
+    events = sorted([*polled, *records], key=lambda each: each.at_ms)
+    (brace,) = (bar for bar in scene(story_of(events))["bars"] if bar["kind"] == "polls")
+    assert (brace["label"], brace["detail"]) == ("looks x3", "W1 looked 3 more times")
 
 
 @pytest.mark.parametrize("who", ["W1", "operator"])

@@ -148,7 +148,8 @@ export function layout(scene, width, options = {}) {
   const marks = scene.marks.filter((m) => at[m.lane] !== undefined);
   const wide = lanes.length ? Math.max(width, lanes[lanes.length - 1].x + edge) : width;
   const room = rooms(lanes, gutter[0], wide, tiny);
-  const kept = scene.bars.filter((b) => at[b.lane] !== undefined && (reads || b.kind !== "polls"));
+  const calls = new Set(arrows.map((a) => `c${a.id}`));   // each call by its first request
+  const kept = scene.bars.filter((b) => at[b.lane] !== undefined && (reads || b.kind !== "polls") && (b.kind !== "call" || calls.has(b.id)));
   const more = new Map();
   const rounds = arrows.length > MANY ? 2 : ROUNDS;
   let found = null;

@@ -38,6 +38,7 @@ SPARK = "spark"
 """The shared Spark server's process: no client of the lock, so it has no lane."""
 
 READS = {"get", "head", "list"}
+WELL_READ = ("found", "missing", "not_modified")
 SIMULATED = {
     "lost before it was applied": "request lost", "applied late": "arrived late",
     "answer lost after it was applied": "answer lost",
@@ -261,12 +262,11 @@ class HistoryModel:
         if exchange.op == "release":  # from here on it does not count on the lock
             self._end_belief(each, "released")
         self._open[each.who, each["request"]] = exchange
-        if attempt:
-            self._calls[key, attempt] = exchange
+        if attempt or exchange.reads:
+            self._calls[call := (key, attempt or each.who)] = exchange
             if len(self._calls) > PENDING_MAX:
                 del self._calls[next(iter(self._calls))]
-            again = [e for e in self._unclaimed if (e.key, e.attempt) == (key, attempt)]
-            for known in again:
+            for known in [e for e in self._unclaimed if (e.key, e.attempt or e.who) == call]:
                 if self._sent_again(known):
                     self._unclaimed.remove(known)
         for fault in [each for each in self._faults if self._strikes(each, exchange)]:
@@ -292,6 +292,8 @@ class HistoryModel:
         call = self._open.pop((each.who, each["request"]), None)
         if call is None:
             return
+        if call.reads:
+            self._sort_reads(call, each)
         outcome, made = plain(each["outcome"]), [call, *call.retries]
         exchange = made[-1]
         if outcome == APPLIED and not exchange.applied:  # it is not the answer to a refused copy
@@ -301,6 +303,22 @@ class HistoryModel:
         exchange.places[2] = self.seen
         exchange.why = str(each["why"] or "")
         exchange.version = exchange.version or str(each["version"] or "")
+
+    def _sort_reads(self, call: Exchange, answer: Event) -> None:
+        """Nothing else tells reads apart: one that was answered was decided after it was sent."""
+        while call.retries and (call.retries[-1].decided_ms or 0.0) > answer.at_ms:
+            call.retries[-1].retry = 0
+            self._unclaimed.appendleft(call.retries.pop())
+        if call.decided_ms is None and plain(answer["outcome"]) in WELL_READ:
+            for one in islice(reversed(self.exchanges), STRUCK_MAX):
+                if (one.reads, one.who, one.key) == (True, call.who, call.key) and (
+                    (call.sent_ms or 0.0) <= (one.decided_ms or 0.0) <= answer.at_ms
+                ):
+                    call.decided_ms, call.status, call.places[1] = (
+                        one.decided_ms, one.status, one.places[1])  # fmt: skip
+                    one.decided_ms, one.status, one.places[1] = None, 0, 0
+                    self._unproven[call.key].appendleft(one)
+                    break
 
     def _decided(self, each: Event) -> None:
         self._owned(each)
@@ -374,12 +392,15 @@ class HistoryModel:
         The client made one call and received one answer: that of the last request. The answer of
         the request before was lost, unless it was an error, because of which the SDK tried again.
         """
-        call = self._calls.get((exchange.key, exchange.attempt))
+        call = self._calls.get((exchange.key, exchange.attempt or exchange.who))
         began_ms = exchange.began_ms or 0.0
         if call is None or call.decided_ms is None or exchange.who not in ("", call.who):
             return False
+        if call.reads != exchange.reads:
+            return False
         before = call.retries[-1] if call.retries else call
-        over = before.answered_ms is not None and began_ms > before.answered_ms + JOIN_SLACK_MS
+        slack_ms = 0.0 if call.reads else JOIN_SLACK_MS  # the next read may follow at once
+        over = before.answered_ms is not None and began_ms > before.answered_ms + slack_ms
         if over and before.outcome not in (APPLIED, "precondition_failed"):
             return False  # a request of its own, whose line is still to come
         exchange.who, exchange.op = call.who, call.op
@@ -419,30 +440,25 @@ class HistoryModel:
         return exchange
 
     def _match(self, each: Event, exchange: Exchange) -> Exchange | None:
-        """The client's request that this record of the store answers: the last one before it.
+        """The client's request that this record answers: of writes the last, of reads the first.
 
         Only a request whose answer was `unknown` may be decided after that. A write that
         was throttled has no attempt in the record: the store did not read its body.
         """
         waiting = self._unproven.get(exchange.key, deque())
-        early = None
-        for question in reversed(waiting):
-            if question.reads != exchange.reads or exchange.who not in ("", question.who):
-                continue
-            if exchange.attempt not in ("", question.attempt):
-                continue
-            over_ms = question.answered_ms
-            if over_ms is not None and each.at_ms > over_ms + JOIN_SLACK_MS:
-                if question.outcome != "unknown":
-                    continue
-            if each.at_ms >= (question.sent_ms or 0.0):
-                early = question
-                break
-            if each.at_ms >= (question.sent_ms or 0.0) - JOIN_SLACK_MS:
-                early = question  # the two recorders' times differ: an earlier request fits better
-        if early is not None:
-            waiting.remove(early)
-        return early
+        fits = [
+            one for one in waiting
+            if one.reads == exchange.reads and exchange.who in ("", one.who)
+            and exchange.attempt in ("", one.attempt)
+            and each.at_ms >= (one.sent_ms or 0.0) - JOIN_SLACK_MS
+            and (one.outcome in ("", "unknown")
+                 or each.at_ms <= (one.answered_ms or 0.0) + JOIN_SLACK_MS)
+        ]  # fmt: skip
+        sent = [one for one in fits if each.at_ms >= (one.sent_ms or 0.0)]
+        for one in (sent[:1] if exchange.reads else sent[-1:]) or fits[:1]:
+            waiting.remove(one)
+            return one
+        return None
 
     def _generated(self, each: Event, exchange: Exchange) -> None:
         self.generation += 1

@@ -54,6 +54,7 @@ CONFLICTS = ("CommitConflict", "EarlyConflict", "LateInstant")
 CAUSE_CHARS = 40
 TAKEOVER_MS = 3_000.0
 """How much of what follows a takeover stays in the live picture of a long stall."""
+NEVER = "never granted"
 NO_LANE = -1
 """The hue of a client that has no lane, as of the one that created the table."""
 
@@ -123,6 +124,9 @@ class _Painter:
         self.hues = hues(story.states)
         self.begans = [began for _, _, began, _, _ in self.grants]
         self.overtaken_at = overtaken_at(self.grants)
+        first = story.generations[0] if story.generations else None
+        self.whole = first is None or (first.n == 1 and not first.before)
+        """Whether the store's record, if there is one, begins before the first grant."""
         self.given = {(owner, epoch) for owner, epoch, _, _, _ in self.grants if epoch}
         self.believed = {(each.who, each.epoch): each for each in story.beliefs}
         self.landed = {instant_of(each.key): each.decided_ms or 0.0 for each in story.exchanges
@@ -238,7 +242,7 @@ class _Painter:
             newest = self.story.holder()
             another = newest is not None and newest.who not in ("", who)
             if another:
-                return "never granted" if self._wrong(belief) == "never granted" else "superseded"
+                return NEVER if self._wrong(belief) == NEVER else "superseded"
             return "past lease" if belief.until_ms < self.now else "holds"
         waits = self.story.waiting(who) is not None
         if belief is None and self._stands_with(who):
@@ -272,17 +276,17 @@ class _Painter:
         return arrows, polls
 
     def _settle(self, run: list[Exchange], arrows: list[Scene], polls: list[Scene]) -> None:
-        if len(run) < POLLS_MIN:
-            arrows.extend(self._arrow(each) for each in run)
+        asked = [each for each in run if not each.retry]
+        if len(asked) < POLLS_MIN:
+            arrows.extend(map(self._arrow, run))
             return
-        arrows.append(self._arrow(run[0]))
-        rest = run[1:]
+        arrows.extend(map(self._arrow, [asked[0], *asked[0].retries]))
+        rest = asked[1:]
         began, ended = self._t(rest[0].first_ms), self._t(rest[-1].last_ms)
-        taken = "" if any(each.status == 404 for each in rest) else ": the lock was taken"
         polls.append({
             "id": f"p{rest[0].id}", "lane": text(run[0].who), "kind": "polls",
             "t": [began, ended], "label": f"looks x{len(rest)}", "hue": self._hue(run[0].who),
-            "detail": f"{text(run[0].who)} looked {len(rest)} more times{taken}",
+            "detail": f"{text(run[0].who)} looked {len(rest)} more times",
         })  # fmt: skip
 
     def _arrow(self, each: Exchange) -> Scene:
@@ -291,24 +295,16 @@ class _Painter:
             label = f"{label}, {cause}"
         times = [None if at is None else self._t(at) for at in each.times]
         return {
-            "id": each.id,
-            "lane": text(each.who),
-            "side": each.place,
-            "op": text(each.op),
-            "kind": "read" if each.reads else "write",
-            "look": look,
-            "label": label,
-            "t": times,
-            "n": each.order,
-            "hue": self._hue(each.who),
+            "id": each.id, "lane": text(each.who), "side": each.place, "op": text(each.op),
+            "kind": "read" if each.reads else "write", "look": look, "label": label,
+            "t": times, "n": each.order, "hue": self._hue(each.who),
             "detail": self._reported(each, look),
             "row": f"g{each.generation}" if each.generation else "",
             "evidence": self._proves(
-                (each.sent_ms, each.who, "ask"),
-                (each.decided_ms, STORE, "request"),
+                (each.sent_ms, each.who, "ask"), (each.decided_ms, STORE, "request"),
                 (each.answered_ms, each.who, "answer"),
             ),
-        }
+        }  # fmt: skip
 
     def _cause(self, each: Exchange) -> str:
         """Why the store refused a write by its condition; "" for another answer."""
@@ -378,41 +374,36 @@ class _Painter:
             never = over <= each.began_ms
             if not never:
                 yield {
-                    "id": each.id,
-                    "lane": who,
-                    "kind": "belief",
-                    "hue": hue,
-                    "label": "",
+                    "id": each.id, "lane": who, "kind": "belief", "hue": hue, "label": "",
                     "t": [self._t(each.began_ms), self._t(min(end, over))],
                     "n": [each.places[0], None if over < end else each.places[1]],
-                    "detail": f"{who} counts on the lock, epoch {each.epoch}",
-                    "evidence": proves,
-                }
+                    "detail": f"{who} counts on the lock, epoch {each.epoch}", "evidence": proves,
+                }  # fmt: skip
             if never or end - over > STALE_SLACK_MS:
                 yield {
-                    "id": f"{each.id}r",
-                    "lane": who,
-                    "kind": "wrong",
-                    "hue": hue,
-                    "label": self._wrong(each),
-                    "t": [self._t(over), self._t(end)],
+                    "id": f"{each.id}r", "lane": who, "kind": "wrong", "hue": hue,
+                    "label": self._wrong(each), "t": [self._t(over), self._t(end)],
                     "n": [each.places[0] if never else None, each.places[1]],
                     "evidence": proves and never,
                     "detail": f"{who} {'still ' * (not never)}counts on epoch "
                               f"{each.epoch}, but {another if taken else 'its lease is over'}",
-                }
+                }  # fmt: skip
 
     def _wrong(self, each: BeliefSpan) -> str:
         """Why this belief is false at its end: the lane's head and the bar say the same."""
         over = self._over(each)
         if over == each.until_ms:
             return "past its lease"
-        granted = over > each.began_ms or (each.who, each.epoch) in self.given or any(
-            one.who == each.who and one.applied and one.outcome == APPLIED
-            and 0 <= each.began_ms - (one.answered_ms or 0.0) <= JOIN_SLACK_MS
+        given = (each.who, each.epoch) in self.given
+        return "superseded" if over > each.began_ms or given or self._heard(each) else NEVER
+
+    def _heard(self, belief: BeliefSpan) -> bool:
+        """Whether its client was told, just before, that its write was applied."""
+        return any(
+            one.who == belief.who and one.applied and one.outcome == APPLIED
+            and 0 <= belief.began_ms - (one.answered_ms or 0.0) <= JOIN_SLACK_MS
             for one in self.story.exchanges
         )  # fmt: skip
-        return "superseded" if granted else "never granted"
 
     def _over(self, each: BeliefSpan) -> float:
         """When this belief became false: its lease ended, or another client took the lock."""
@@ -425,7 +416,9 @@ class _Painter:
         """
         after = bisect_right(self.begans, belief.began_ms)
         around = self.grants[max(0, after - 1) : after + 1]
-        if after and not any(map(partial(_counted_on, belief), around)):
+        looked = (each.place == "lock" and each.decided_ms for each in self.story.exchanges)
+        known = after or (self.whole and any(looked) and not self._heard(belief))
+        if known and not any(map(partial(_counted_on, belief), around)):
             # Live, a client's line may come before the store's record of its grant.
             ahead = any(each.who == belief.who and each.outcome == "applied"
                         and each.decided_ms is None for each in self.shown)  # fmt: skip
@@ -473,15 +466,11 @@ class _Painter:
             if each.place == "table" and each.applied and each.key.endswith(COMPLETED):
                 instant, owner = instant_of(each.key), each.owner or each.who
                 yield {
-                    "id": f"t{each.id}",
-                    "lane": TABLE_LANE,
-                    "kind": "commit",
-                    "t": self._t(each.decided_ms or each.first_ms),
+                    "id": f"t{each.id}", "lane": TABLE_LANE, "kind": "commit", "arrow": each.id,
+                    "t": self._t(each.decided_ms or each.first_ms), "hue": self._hue(owner),
                     "label": f"..{text(instant)[-6:]}",
-                    "hue": self._hue(owner),
-                    "arrow": each.id,
                     "detail": f"commit {text(instant)} of {text(owner)} is visible to readers",
-                }
+                }  # fmt: skip
 
     def _moments(self) -> Iterator[Scene]:
         for each in self.story.moments:
@@ -491,16 +480,12 @@ class _Painter:
                 continue
             stale = each.kind == "published" and self._stale(each)
             yield {
-                "id": each.id,
-                "lane": text(each.who),
-                "t": self._t(each.at_ms),
-                "n": each.order,
+                "id": each.id, "lane": text(each.who), "t": self._t(each.at_ms), "n": each.order,
                 "kind": "stale" if stale else "conflict" if _outrun(each) else each.kind,
-                "label": caption(each, stale),
-                "hue": self._hue(each.who),
+                "label": caption(each, stale), "hue": self._hue(each.who),
                 "detail": self._recounted(each, stale),
                 "evidence": self._proves((each.at_ms, each.who, each.kind)),
-            }
+            }  # fmt: skip
 
     def _ended(self, each: LaneMoment) -> bool:
         return self.story.states.get(each.who) == "exited"
@@ -539,26 +524,15 @@ class _Painter:
         return rows
 
     def _row(self, each: LockGeneration, epoch: int) -> Scene:
-        exchange = each.exchange
-        answer = f"{each.status}"
-        if exchange.outcome == "unknown":
-            answer = f"{each.status}, answer lost"
+        exchange, at_ms = each.exchange, round(each.at_ms - self.zero, 1)
         return {
-            "id": f"g{each.n}",
-            "n": each.n,
-            "t": self._t(each.at_ms)
-            if each.at_ms >= self.start
-            else round(each.at_ms - self.zero, 1),
-            "version": text(short(each.version)),
-            "full": text(each.version),
-            "who": text(each.who),
-            "hue": self._hue(each.who),
-            "epoch": epoch,
-            "op": text(exchange.op),
-            "attempt": text(brief(each.attempt)),
-            "answer": answer,
-            "arrow": exchange.id,
-        }
+            "id": f"g{each.n}", "n": each.n, "epoch": epoch, "who": text(each.who),
+            "t": self._t(each.at_ms) if each.at_ms >= self.start else at_ms,
+            "version": text(short(each.version)), "full": text(each.version),
+            "hue": self._hue(each.who), "op": text(exchange.op),
+            "attempt": text(brief(each.attempt)), "arrow": exchange.id,
+            "answer": f"{each.status}{', answer lost' * (exchange.outcome == 'unknown')}",
+        }  # fmt: skip
 
 
 class LastWrites:
@@ -713,7 +687,7 @@ def appearance(each: Exchange) -> tuple[str, str]:
         case "unknown" if each.decided_ms is not None and not (each.applied or each.reads):
             return "unheard", f"{op}: answer {each.status or 412} lost"
         case "unknown" if each.late:
-            return "late", f"{op}: landed late"
+            return "late", f"{op}: {'arrived' if each.reads else 'landed'} late"
         case "unknown":
             return "lost", f"{op}: answer lost"
         case _:
