@@ -180,7 +180,7 @@ def test_a_grant_whose_epoch_is_raised_shares_it_with_no_later_grant(
 
     # The answer to the raise may come after the lease: the tombstone must not fall behind it.
     monkeypatch.setattr(actions, "_tombstone", keeps_its_own)
-    assert explore(scenario).violation == "epochs rise: 2 was granted after 2"
+    assert explore(scenario).violation == "epochs rise: W2 was granted epoch 2 after epoch 2"
 
 
 def test_every_expiry_policy_and_every_fault_is_among_the_rows_with_all_rules_on() -> None:
@@ -222,7 +222,7 @@ def test_recognising_ones_own_record_by_owner_alone_waits_for_ones_own_lease() -
     mistake = next(each for each in OFF if each.name == "recognise")
     found = explore(replace(mistake, bounds=replace(mistake.bounds, watch=frozenset(Invariant))))
     assert (found.violation, found.steps) == (
-        "no self-inflicted loss: it waits for its own live lease", 9
+        "no self-inflicted loss: W1 waits for its own live lease", 9
     )  # fmt: skip
 
 

@@ -192,6 +192,27 @@ def test_the_explorer_narrates_the_shortest_counterexample_and_any_part_of_it(ro
     assert (part["step"], found["step"]) == (2, expected.steps), "the line that is marked"
 
 
+@pytest.mark.parametrize(("row", "who", "because", "false"), [
+    ("claim_unknown ours", ["W1", "W2"], "W1 and W2 count on the lock at once", "never granted"),
+    ("release deletes if match", ["W2"], "W2 was granted epoch 1 after epoch 1", ""),
+    ("claim_unknown lost", ["W1"], "W1 takes its own write for another client's", ""),
+    ("fence off", ["W1"], "W1 commits after a later holder's commit", ""),
+    ("fence token", ["W2"], "W2 has not seen the commit before its own", ""),
+])  # fmt: skip
+def test_a_counterexample_of_the_explorer_says_who_broke_the_rule_and_marks_where(
+    row: str, who: list[str], because: str, false: str
+) -> None:
+    found = result("explore", row=row)
+    assert found["because"].startswith(f"{because}. This breaks the rule: ")
+    scene = found["replay"]["scene"]
+    harm = [each for each in scene["marks"] if each["kind"] == "harm"]
+    assert [each["lane"] for each in harm] == who
+    assert harm[0]["label"] == f"rule broken here: {because}"
+    assert harm[0]["t"] == found["step"] - 1
+    wrong = [bar["label"] for bar in scene["bars"] if (bar["lane"], bar["kind"]) == ("W1", "wrong")]
+    assert wrong == [false] * bool(false), "W1's claim never reached the store"
+
+
 @pytest.mark.parametrize("play", ["lock", "election", "wal", "queue", "statelock"])
 def test_the_stepper_makes_the_same_steps_as_the_staged_play(play: str) -> None:
     moment = f"#play={play}"

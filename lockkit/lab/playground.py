@@ -29,7 +29,7 @@ from lockkit.lab.widgets.seeds.moments import (
     play,
     scenarios,
 )
-from lockkit.lab.widgets.seeds.objects import run_scene
+from lockkit.lab.widgets.seeds.objects import harmed, run_scene
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.explore import SearchRow
@@ -223,6 +223,8 @@ def _row(found: SearchRow, step: int) -> Answer:
     drawn, over = replayed(events, None), f"Step {step} of {found.steps}: no rule is broken yet"
     if step == found.steps:
         drawn = replayed(events, check(events))
+        at_ms = events[-1].at_ms - events[0].at_ms
+        drawn["scene"] = harmed(drawn["scene"], str(found.violation), at_ms, "")
         drawn["status"] |= {"verdict": "INVALID", "because": text(because)}
         over = f"{because} ({found.steps} steps, the shortest of {found.states:,} states)"
     return reply | {

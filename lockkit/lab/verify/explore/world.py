@@ -154,7 +154,9 @@ class LeaseWorld:
         believing = self._believing
         if sum([believing[actor] for actor in actors]) > 1:
             if Invariant.ONE_BELIEVER in self.bounds.watch:
-                return f"{Invariant.ONE_BELIEVER}: two clients count on the lock"
+                parts = [self.actors.parts[actor] for actor in actors if believing[actor]]
+                both = " and ".join(owner_of(each.index, each.life) for each in parts)
+                return f"{Invariant.ONE_BELIEVER}: {both} count on the lock at once"
         return None
 
     # --- bookkeeping ---
@@ -383,7 +385,7 @@ class LeaseWorld:
             after = replace(actor, draft=replace(draft, sent=True))
             yield MoveOutcome(Move(actor.index, "commit"), self.actors.of(after), here)
         elif draft is not None and draft.sent:
-            accepted, why = self._judge(stored, draft)
+            accepted, why = self._judge(owner_of(actor.index, actor.life), stored, draft)
             landed = stored
             if accepted:
                 landed = replace(
@@ -396,7 +398,7 @@ class LeaseWorld:
             move = Move(actor.index, "land", accepted=accepted)
             yield MoveOutcome(move, done, self.stores.of(landed), violation=why)
 
-    def _judge(self, stored: StoredState, draft: CommitDraft) -> tuple[bool, str]:
+    def _judge(self, who: str, stored: StoredState, draft: CommitDraft) -> tuple[bool, str]:
         """Whether the resource accepts this commit, and which invariant that breaks."""
         match self.fence:
             case CommitGuard.CAS:
@@ -411,9 +413,9 @@ class LeaseWorld:
             return False, ""
         watch = self.bounds.watch
         if draft.serial < stored.last_serial and Invariant.NO_STALE_WRITE in watch:
-            return True, f"{Invariant.NO_STALE_WRITE}: a later grant has already committed"
+            return True, f"{Invariant.NO_STALE_WRITE}: {who} commits after a later holder's commit"
         if draft.base != stored.commits and Invariant.NO_LOST_UPDATE in watch:
-            return True, f"{Invariant.NO_LOST_UPDATE}: it never saw the commit before it"
+            return True, f"{Invariant.NO_LOST_UPDATE}: {who} has not seen the commit before its own"
         return True, ""
 
     # --- what the store does ---
@@ -440,7 +442,8 @@ class LeaseWorld:
         )
         why = ""
         if granted and record.epoch <= stored.top and Invariant.EPOCHS_RISE in self.bounds.watch:
-            why = f"{Invariant.EPOCHS_RISE}: {record.epoch} was granted after {stored.top}"
+            because = f"{record.owner} was granted epoch {record.epoch} after epoch {stored.top}"
+            why = f"{Invariant.EPOCHS_RISE}: {because}"
         after = replace(
             stored,
             record=record,
@@ -479,12 +482,13 @@ class LeaseWorld:
         for each in actions:
             match each:
                 case ClaimLost():
-                    return f"{Invariant.NO_SELF_LOSS}: told that it was beaten by itself"
+                    because = "takes its own write for another client's"
                 case LeaseLost() if until is not None and until > 0:
-                    return f"{Invariant.NO_SELF_LOSS}: reports the loss of a lock that it still has"
+                    because = "reports the loss of a lock that it still has"
                 # By what it saw: a write that landed since is recognised at the next look.
                 case HeldByOther(Record(owner=seen)) if seen == record.owner:
-                    return f"{Invariant.NO_SELF_LOSS}: it waits for its own live lease"
+                    because = "waits for its own live lease"
                 case _:
-                    pass
+                    continue
+            return f"{Invariant.NO_SELF_LOSS}: {record.owner} {because}"
         return ""

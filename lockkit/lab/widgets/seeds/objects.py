@@ -74,15 +74,20 @@ def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
     if by_checker or not proofs:  # else it may have found another thing first
         proofs += judged
     scene = whole(events, evidence=proofs, now_ms=min(ends, default=None))
-    known = {each["id"] for each in scene["lanes"] if each["role"] == "writer"}
     last = [each.client for each in world.memory_store.truth[-1:]
             if each.at_ms == world.time.now_ms]  # fmt: skip
     going = last[0] if last else world.going.name if world.going else ""
-    lanes = _named(violation, known) or [going if going in known else TABLE_LANE]
     late = [each for each in judged if by_checker  # it is asked long after the harm
             and (each.kind == "held" or "at once" not in violation)]  # fmt: skip
     at_ms = round(max((each.at_ms for each in late), default=world.time.now_ms)
                   - events[0].at_ms, 4)  # fmt: skip
+    return harmed(scene, violation, at_ms, going)
+
+
+def harmed(scene: Scene, violation: str, at_ms: float, last: str) -> Scene:
+    """With a mark in the lane of each client that a violation names, else of the last one."""
+    known = {each["id"] for each in scene["lanes"] if each["role"] == "writer"}
+    lanes = _named(violation, known) or [last if last in known else TABLE_LANE]
     marks = [*scene["marks"], *(_harm(n, each, at_ms, violation) for n, each in enumerate(lanes))]
     return scene | {"marks": sorted(marks, key=lambda mark: float(mark["t"]))}
 
