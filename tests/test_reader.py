@@ -6,9 +6,12 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from table_history import History, add, overwrite, publish, rows_of
 from table_world import (
@@ -39,6 +42,7 @@ from lockkit.table import (
     read_table,
     write_inserts,
 )
+from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import format_commit
 from lockkit.table.format.properties import PROPERTIES_KEY, load_config
 from lockkit.table.format.timeline import V6, instant_of, load_timeline
@@ -51,7 +55,14 @@ from lockkit.table.read.checkpoint import CHECKPOINT_KEY, read_checkpoint
 from lockkit.table.read.checkpoint_bytes import digest
 from lockkit.table.read.checkpoint_writing import format_checkpoint, write_checkpoint
 from lockkit.table.read.incremental import load_increment
-from lockkit.table.read.reader import SLICES_AT_ONCE, plan_scan, read_increment, scan
+from lockkit.table.read.reader import (
+    SLICES_AT_ONCE,
+    Scan,
+    plan_scan,
+    read_increment,
+    scan,
+    scan_slice,
+)
 from lockkit.table.read.snapshot import Snapshot
 
 NAMES = count()
@@ -584,3 +595,14 @@ def test_a_scan_of_an_empty_table_has_no_rows(store: Store) -> None:
     flat = new_table(f"memory://reader-{next(NAMES)}", TableConfig(name="flat", record_key="id"))
     add(flat, 0)
     assert content(read_table(flat, filters=[("region", "=", "EU")])) == {"k0": 0}
+
+
+def test_a_scan_gives_arrows_threads_no_file_of_pythons(tmp_path: Path) -> None:
+    """They drop it a moment after the last row, and abort a process that ends meanwhile."""
+    path = tmp_path / "base.parquet"
+    pq.write_table(pa.table({"id": ["a", "b"]}), path)
+    wanted = Scan((), pa.schema({"id": pa.string()}), ("id",), None)
+    with path.open("rb") as file:
+        without_methods: Any = SimpleNamespace(fileno=file.fileno)
+        found = list(scan_slice(wanted, Slice("", "f", "1", "base.parquet"), without_methods))
+    assert pa.Table.from_batches(found).to_pylist() == [{"id": "a"}, {"id": "b"}]

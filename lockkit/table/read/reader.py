@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
@@ -325,12 +325,15 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
 
     # No whole columns and few batches ahead, so that memory holds about one row group.
     lean = ds.ParquetFragmentScanOptions(pre_buffer=False)
+    # Arrow's threads hold on to the file for a moment. If it is Python's and the interpreter ends
+    # then, the process is aborted.
+    with suppress(OSError):
+        file = pa.OSFile(f"/dev/fd/{file.fileno()}")
     try:
-        source = pa.PythonFile(file, "r")
-        scanner = ds.ParquetFileFormat().make_fragment(source).scanner(
+        scanner = ds.ParquetFileFormat().make_fragment(file).scanner(
             schema=wanted.schema, columns=list(wanted.columns), filter=wanted.where,
             batch_size=BATCH_ROWS, batch_readahead=1, fragment_scan_options=lean,
-            use_threads=False,  # one of Arrow's may drop `source` after the interpreter has ended
+            use_threads=False,
         )  # fmt: skip
         yield from (batch for batch in scanner.to_batches() if batch.num_rows)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OSError) as error:
