@@ -196,7 +196,8 @@ print("solved" if mine.balance == 30 and mine.verdict.kind == "VALID" else "not 
 # %% [markdown]
 # Now write `pay` without a lock: add `amount` to the balance of the account, exactly once. The
 # account is JSON with `balance` and `receipts`, a list that you may use as you like. `receipt` is
-# an id that no other call has. The simulator calls your function in 200 small worlds of three
+# the id of this payment: a client that has restarted calls `pay` again with the receipt of a
+# payment that it made before. The simulator calls your function in 200 small worlds of three
 # clients, in which answers are lost, writes land late, and something on the way sends a request
 # twice. `judge` draws the shortest world that went wrong.
 #

@@ -212,11 +212,11 @@ def append(folder, record):
 judge(append)
 
 # %% [markdown]
-# The same for an election. Write `campaign`: create the next epoch (`folder` + six digits), and
-# return its number if you lead it, else None. `owner` is the name of your process. After a restart
-# the old process may live on under the same name. `attempt` is an id that no other call has.
-# `yield from listing(folder)` lists objects, each with its `key`. A solution is in
-# `solutions/campaign.py`.
+# The same for an election. Write `campaign`: create the next epoch (`folder` + six digits, one more
+# than the highest), and return its number if you lead it, else None. `owner` is the name of your
+# process. After a restart the old process may live on under the same name. `attempt` is an id that
+# no other call has. `yield from listing(folder)` lists objects, each with its `key`. A solution is
+# in `solutions/campaign.py`.
 
 # %%
 from lockkit.lab.course.exercises import listing

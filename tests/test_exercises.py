@@ -153,6 +153,26 @@ def conflicts_if_equal(mine: frozenset[str], later: list[frozenset[str]]) -> boo
     return mine in later
 
 
+def conflicts_with_the_newest_five(mine: frozenset[str], later: list[frozenset[str]]) -> bool:
+    return any(mine & each for each in later[-5:])
+
+
+def conflicts_with_the_oldest_five(mine: frozenset[str], later: list[frozenset[str]]) -> bool:
+    return any(mine & each for each in later[:5])
+
+
+def campaign_leaves_a_gap(folder: str, owner: str, attempt: str) -> Any:
+    """It is right in all else, and does not create the next epoch."""
+    number = max([int(each.key[-6:]) for each in (yield from listing(folder))], default=0) + 2
+    while True:
+        answer = yield Put(f"{folder}{number:06}", attempt.encode(), IfAbsent())
+        if isinstance(answer, Applied):
+            return number
+        if isinstance(seen := (yield from read(f"{folder}{number:06}")), Found):
+            return number if seen.body == attempt.encode() else None
+        yield Sleep(1)
+
+
 def campaign_believes(folder: str, owner: str, attempt: str) -> Any:
     epochs = [int(each.key[-6:]) for each in (yield from listing(folder))]
     number = max(epochs, default=0) + 1
@@ -182,6 +202,18 @@ def pay_until_applied(key: str, amount: int, receipt: str) -> Any:
         answer = yield Put(key, json.dumps(account).encode(), IfVersion(seen.version))
         if isinstance(answer, Applied):
             return
+        yield Sleep(1)
+
+
+def pay_that_keeps_the_newest_five_receipts(key: str, amount: int, receipt: str) -> Any:
+    while True:
+        seen = yield from read(key)
+        account = json.loads(seen.body)
+        if receipt in account["receipts"]:
+            return
+        account["balance"] += amount
+        account["receipts"] = [*account["receipts"], receipt][-5:]
+        yield Put(key, json.dumps(account).encode(), IfVersion(seen.version))
         yield Sleep(1)
 
 
@@ -311,6 +343,20 @@ def bucket_always_the_first(key: str, sizes: list[int]) -> int:
 
 def bucket_out_of_range(key: str, sizes: list[int]) -> int:
     return len(sizes)
+
+
+PLACED: dict[str, int] = {}
+
+
+def bucket_that_remembers(key: str, sizes: list[int]) -> int:
+    """Three processes have no memory in common."""
+    return PLACED.setdefault(str(key), sizes.index(min(sizes)))
+
+
+def bucket_that_remembers_in_a_default(
+    key: str, sizes: list[int], placed: dict[str, int] = {},  # noqa: B006 - the mistake
+) -> int:  # fmt: skip
+    return placed.setdefault(str(key), sizes.index(min(sizes)))
 
 
 def two_holders_never(history: list[Any]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
@@ -60,6 +62,33 @@ def test_after_the_run_the_panel_shows_the_prediction_and_the_result() -> None:
     right.pick("one")
     right.run("{}".format, "one")
     assert "You predicted it: one." in text(right)
+
+
+class Kernel:
+    """What IPython's shell says of the cell that is running."""
+
+    def __init__(self, **metadata: str) -> None:
+        self.metadata, self.kernel = metadata, self
+
+    def get_parent(self) -> dict[str, Any]:
+        return {"metadata": self.metadata}
+
+
+def test_a_questions_cell_that_runs_again_keeps_its_guess_until_the_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def asked(**metadata: str) -> Predict:
+        monkeypatch.setattr("lockkit.lab.widgets.predict.get_ipython", lambda: Kernel(**metadata))
+        return Predict("Which?", ["one", "two"])
+
+    asked(cellId="a").choice.value = "two"
+    again = asked(cellId="a")
+    assert "Now run" in text(again) and again.picked == "two"
+    assert asked(cellId="b").picked is None, "another cell asks for itself"
+    asked().choice.value = "two"
+    assert asked().picked is None, "a panel that asks anew is no cell"
+    again.run("{}".format, "one")
+    assert asked(cellId="a").picked is None, "to predict again"
 
 
 def test_a_guess_is_not_changed_after_the_run() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.lab.course.exercise_worlds import braced
-from lockkit.lab.course.trial import CALLS, Exercise, settle
+from lockkit.lab.course.trial import CALLS, Exercise, parsed, settle
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
 from lockkit.runtime import Procedure, Sleep
@@ -94,9 +94,8 @@ class Deciding(Exercise):
         return False
 
     def fence(self) -> Procedure[tuple[SharedFence, str]]:
-        found = yield from read(self.KEY)
-        assert isinstance(found, Found)
-        return SharedFence(**json.loads(found.body)), found.version
+        fields, version = yield from parsed(self.KEY)
+        return SharedFence(**fields), version
 
     def judged(self, node: Node, fence: SharedFence, offers: list[Offered]) -> dict[str, bool]:
         window = [frozenset(each) for each in fence.window]

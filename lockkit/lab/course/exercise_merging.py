@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lockkit.lab.course.trial import CALLS, CLIENTS, Exercise, settle
+from lockkit.lab.course.trial import CALLS, CLIENTS, Exercise, parsed, settle
 from lockkit.lab.verify.sim.task import Node, Violated
-from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
+from lockkit.protocol.outcome import IfAbsent, IfVersion
 from lockkit.runtime import Procedure, Sleep
-from lockkit.runtime.proven import read
 
 COMPACTION = CLIENTS[-1]
 
@@ -44,9 +43,7 @@ class SliceOfFiles(Exercise):
     def moved(self, kind: str, instant: int | None) -> Procedure[tuple[int, dict[str, Any]]]:
         """Take the next instant; or commit `instant`: the time of the table goes on by one."""
         while True:
-            found = yield from read(self.KEY)
-            assert isinstance(found, Found)
-            now = json.loads(found.body)
+            now, version = yield from parsed(self.KEY)
             now["time"] += 1
             if instant is None:
                 now[kind].append([now["time"], None])
@@ -55,8 +52,7 @@ class SliceOfFiles(Exercise):
             else:
                 now[kind] = [[each, now["time"] if each == instant else done]
                              for each, done in now[kind]]  # fmt: skip
-            body = json.dumps(now).encode()
-            settled = yield from settle(self.KEY, body, IfVersion(found.version))
+            settled = yield from settle(self.KEY, json.dumps(now).encode(), IfVersion(version))
             if isinstance(settled, str):
                 return instant or now["time"], now
 
@@ -66,9 +62,7 @@ class SliceOfFiles(Exercise):
 
     def look(self, node: Node) -> Procedure[None]:
         """Read by the function: each committed log file must count once."""
-        found = yield from read(self.KEY)
-        assert isinstance(found, Found)
-        now, dice = json.loads(found.body), self.trial.world.dice
+        (now, _), dice = (yield from parsed(self.KEY)), self.trial.world.dice
         bases, logs = (
             [(each, done) for each, done in dice.sample(now[kind], len(now[kind]))]
             for kind in ("bases", "logs")
@@ -90,12 +84,7 @@ class SliceOfFiles(Exercise):
     @staticmethod
     def inside(base: int | None) -> Procedure[list[int]]:
         """The log files that were merged into a base file."""
-        if base is None:
-            return []
-        body = yield from read(f"bases/{base}")
-        assert isinstance(body, Found)
-        found: list[int] = json.loads(body.body)
-        return found
+        return [] if base is None else (yield from parsed(f"bases/{base}"))[0]
 
     @staticmethod
     def check(

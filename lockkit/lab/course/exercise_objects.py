@@ -153,23 +153,24 @@ class Balance(Exercise):
     """`pay(key, amount, receipt)`: add `amount` to the balance of the account, exactly once.
 
     The account is JSON with `balance` and `receipts`, a list that may be used as one likes.
-    `receipt` is an id that no other call has.
+    `receipt` is the id of this payment. A client that has restarted calls the function again with
+    the receipt of a payment that it made before.
     """
 
     KEY = "account.json"
 
     def prepare(self) -> None:
-        self.balance, self.owed = 0, 0
+        self.balance = 0
         self.calling: dict[str, tuple[int, int]] = {}
         """Of each client: the amount of its newest call, and how often it was added."""
         self.trial.put(self.KEY, json.dumps({"balance": 0, "receipts": []}).encode())
 
     def client(self, node: Node) -> Procedure[None]:
-        for number in range(1, CALLS + 1):
-            amount = 10 ** CLIENTS.index(node.name)
-            self.calling[node.name] = amount, 0
-            self.owed += amount
-            yield from self.trial.call(node, int, self.KEY, amount, f"{node.name}-{number}")
+        amount = 10 ** CLIENTS.index(node.name)
+        for number in range(CALLS + 1):
+            self.calling[node.name] = amount, int(number == CALLS)
+            receipt = f"{node.name}-{number % CALLS + 1}"
+            yield from self.trial.call(node, int, self.KEY, amount, receipt)
             if not self.calling[node.name][1]:
                 raise Violated(
                     "a payment that returned is in the balance",
@@ -215,10 +216,8 @@ class Promise(Exercise):
             self.trial.note(node, f"this store ignores {names or 'no condition'}")
             said = yield from self.trial.call(node, bool, key)
             if said and ignored:
-                raise Violated(
-                    "an unsafe store is found out",
-                    f"honours() said True of a store that ignores {names}",
-                )
+                raise Violated("an unsafe store is found out",
+                               f"honours() said True of a store that ignores {names}")  # fmt: skip
             if not said and not ignored:
                 raise Violated(
                     "a sound store is not accused",

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
 from functools import partial
+from inspect import unwrap
+from types import FunctionType
 from typing import Any
 
-from lockkit.lab.course.trial import CALLS, CLIENTS, Exercise, for_sure, settle
+from lockkit.lab.course.trial import CALLS, CLIENTS, Exercise, for_sure, parsed, settle
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
-from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
+from lockkit.protocol.outcome import IfAbsent, IfVersion
 from lockkit.runtime import Procedure, Sleep
-from lockkit.runtime.proven import delete, read
+from lockkit.runtime.proven import delete
 
 SERVICE = CLIENTS[-1]
 ROUNDS_MAX = 40
@@ -55,15 +60,11 @@ class SilentWriter(Exercise):
 
     def commit(self, instant: str) -> Procedure[None]:
         while True:
-            found = yield from read(self.FENCE)
-            assert isinstance(found, Found)
-            decided = json.loads(found.body)
+            decided, version = yield from parsed(self.FENCE)
             if instant in decided[COMMITTED] or instant in decided[ROLLED_BACK]:
                 return
             decided[COMMITTED].append(instant)
-            yield from settle(
-                self.FENCE, json.dumps(decided).encode(), IfVersion(found.version)
-            )
+            yield from settle(self.FENCE, json.dumps(decided).encode(), IfVersion(version))
 
     def service(self, node: Node) -> Procedure[None]:
         for _ in range(ROUNDS_MAX):
@@ -80,10 +81,8 @@ class SilentWriter(Exercise):
                     f"roll_back() returned True, and {instant} may still commit",
                 )
             if done and there:
-                raise Violated(
-                    "what is rolled back is deleted",
-                    f"roll_back() returned True, and {there[0]} is there",
-                )
+                raise Violated("what is rolled back is deleted",
+                               f"roll_back() returned True, and {there[0]} is there")  # fmt: skip
             if not done and instant not in self.decided[COMMITTED]:
                 raise Violated(
                     "no means committed", f"roll_back() returned False, and {instant} is undecided"
@@ -140,7 +139,7 @@ class Retention(Exercise):
             new = f"{node.name}-{number}"
             yield from settle(new, b"rows", IfAbsent())
             while True:
-                commits, version = yield from self.commits()
+                commits, version = yield from parsed(self.KEY)
                 if any(new in added for added, _ in commits):
                     break  # it was committed before, and another commit is there by now
                 live = sorted(self.snapshot(commits))
@@ -154,7 +153,7 @@ class Retention(Exercise):
     def service(self, node: Node) -> Procedure[None]:
         for _ in range(2 * CALLS):
             yield Sleep(self.trial.world.dice.random())
-            commits, _ = yield from self.commits()
+            commits, _ = yield from parsed(self.KEY)
             pairs = [(set(added), set(replaced)) for added, replaced in commits]
             chosen = self.trial.decide(set, pairs, self.retained)
             said = f"clean({len(commits)} commits, {self.retained}) returns {sorted(chosen)}"
@@ -181,11 +180,6 @@ class Retention(Exercise):
                 f"{kept[0]} is kept, and none of the newest {self.retained} commits reads it",
             )
 
-    def commits(self) -> Procedure[tuple[list[Any], str]]:
-        found = yield from read(self.KEY)
-        assert isinstance(found, Found)
-        return json.loads(found.body), found.version
-
     @staticmethod
     def snapshot(commits: list[Any]) -> set[str]:
         """The files that a reader of the last of these commits reads."""
@@ -206,6 +200,15 @@ class OrderKey(str):
         return hash((self.process, str(self)))
 
 
+def own_copy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with lists, sets and dicts of its own, as each process has them."""
+    code, names = unwrap(function).__code__, unwrap(function).__globals__
+    own = {each: deepcopy(names[each]) for each in code.co_names
+           if isinstance(names.get(each), list | set | dict)}  # fmt: skip
+    defaults, closure = unwrap(function).__defaults__, unwrap(function).__closure__
+    return FunctionType(code, names | own, function.__name__, deepcopy(defaults), closure)
+
+
 class Placement(Exercise):
     """`bucket(key, sizes)`: the number of the file group that the order `key` belongs to.
 
@@ -217,6 +220,8 @@ class Placement(Exercise):
     SHARE_MAX = 2 / 3
 
     def prepare(self) -> None:
+        self.alone = {name: replace(self.trial, function=own_copy(self.trial.function))
+                      for name in CLIENTS}  # fmt: skip
         empty: list[list[str]] = [[] for _ in range(self.GROUPS)]
         self.trial.put(self.KEY, json.dumps({"commits": [], "groups": empty}).encode())
 
@@ -231,11 +236,11 @@ class Placement(Exercise):
 
     def upsert(self, node: Node, commit: str, keys: list[str]) -> Procedure[bool]:
         """Place the keys by the current snapshot, and commit unless another writer conflicts."""
-        seen, _ = yield from self.table()
+        seen, _ = yield from parsed(self.KEY)
         sizes = [len(each) for each in seen["groups"]]
         placed = {key: self.place(node, key, sizes) for key in keys}
         yield Sleep(self.trial.world.dice.random())
-        table, version = yield from self.table()
+        table, version = yield from parsed(self.KEY)
         if any(name == commit for name, _ in table["commits"]):
             return True
         later = {group for _, groups in table["commits"][len(seen["commits"]):] for group in groups}
@@ -252,7 +257,7 @@ class Placement(Exercise):
     def place(self, node: Node, key: str, sizes: list[int]) -> int:
         named = OrderKey(key)
         named.process = node.name
-        group: int = self.trial.decide(int, named, list(sizes))
+        group: int = self.alone[node.name].decide(int, named, list(sizes))
         self.trial.note(node, f"bucket({key!r}, {sizes}) returns {group}")
         if not 0 <= group < self.GROUPS:
             raise Violated("the group exists", f"bucket({key!r}, {sizes}) returned {group}")
@@ -269,8 +274,3 @@ class Placement(Exercise):
         largest = max(len(each) for each in groups)
         if len(count) > 4 * self.GROUPS and largest > self.SHARE_MAX * len(count):
             raise Violated("the groups fill evenly", f"{largest} of {len(count)} are in one group")
-
-    def table(self) -> Procedure[tuple[dict[str, Any], str]]:
-        found = yield from read(self.KEY)
-        assert isinstance(found, Found)
-        return json.loads(found.body), found.version

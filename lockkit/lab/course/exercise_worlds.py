@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from lockkit.lab.course.trial import CALLS, CLIENTS, Exercise
+from lockkit.lab.course.trial import CALLS, CLIENTS, Exercise, parsed
 from lockkit.lab.verify.sim.fault_profile import FaultKind
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
@@ -48,11 +48,9 @@ class Acquire(Exercise):
             raise Violated("one client holds it", "all three calls ended, and there is no lock")
         owner = there.body.decode().rpartition(" ")[2]
         if not self.answers.get(owner):
-            raise Violated(
-                "the holder knows it",
-                f"the lock of {owner} is there, and its call returned False: no client "
-                "will release it",
-            )
+            raise Violated("the holder knows it",
+                           f"the lock of {owner} is there, and its call returned False: no client "
+                           "will release it")  # fmt: skip
 
 
 class Publish(Exercise):
@@ -77,9 +75,7 @@ class Publish(Exercise):
                 seen = yield from read(self.KEY)
                 assert isinstance(seen, Found)
                 body = seen.body + entry.encode() + b"\n"
-                done = yield from self.trial.call(
-                    node, bool, self.KEY, seen.version, body, entry
-                )
+                done = yield from self.trial.call(node, bool, self.KEY, seen.version, body, entry)
                 if not done:
                     yield Sleep(self.trial.world.dice.random())
             self.done.append(entry)
@@ -114,21 +110,29 @@ class Conflicts(Exercise):
     """
 
     KEY = "table.json"
-    GROUPS = ("A", "B", "C", "D")
+    GROUPS, BEFORE = ("A", "B", "C", "D", "E", "F"), 8
+    """W3 read the table so many commits ago, for its first write."""
 
     def prepare(self) -> None:
-        body = json.dumps({"commits": [], "rows": dict.fromkeys(self.GROUPS, 0)}).encode()
-        self.trial.put(self.KEY, body)
+        before = [sorted(self.drawn()) for _ in range(self.BEFORE)]
+        rows = {group: sum(group in each for each in before) for group in self.GROUPS}
+        self.trial.put(self.KEY, json.dumps({"commits": before, "rows": rows}).encode())
+
+    def drawn(self) -> frozenset[str]:
+        dice = self.trial.world.dice
+        return frozenset(dice.sample(self.GROUPS, dice.choice((1, 2))))
 
     def client(self, node: Node) -> Procedure[None]:
-        dice = self.trial.world.dice
+        old = node.name == CLIENTS[-1]
         for _ in range(CALLS):
-            mine = frozenset(dice.sample(self.GROUPS, dice.choice((1, 2))))
+            mine = self.drawn()
             while True:
-                seen = yield from self.table()
-                base, rows = len(seen[0]["commits"]), seen[0]["rows"]
-                yield Sleep(dice.random())
-                now, version = yield from self.table()
+                seen, _ = yield from parsed(self.KEY)
+                base, rows = len(seen["commits"]), seen["rows"]
+                if old:
+                    base, rows, old = 0, dict.fromkeys(self.GROUPS, 0), False
+                yield Sleep(self.trial.world.dice.random())
+                now, version = yield from parsed(self.KEY)
                 later = [frozenset(each) for each in now["commits"][base:]]
                 if self.refused(node, mine, later):
                     continue
@@ -140,11 +144,6 @@ class Conflicts(Exercise):
                 if isinstance(settled, str):
                     self.check(node, now)
                     break
-
-    def table(self) -> Procedure[tuple[dict[str, Any], str]]:
-        found = yield from read(self.KEY)
-        assert isinstance(found, Found)
-        return json.loads(found.body), found.version
 
     def refused(self, node: Node, mine: frozenset[str], later: list[frozenset[str]]) -> bool:
         refused: bool = self.trial.decide(bool, mine, list(later))
@@ -188,6 +187,8 @@ class Campaign(Exercise):
         number = key.removeprefix(self.FOLDER)
         if len(number) != 6 or not number.isdigit():
             raise Violated("an epoch has six digits", f"{decided.client} wrote {key!r}")
+        if int(number) > max(self.creator, default=0) + 1:
+            raise Violated("the next epoch is one higher", f"{decided.client} created {key!r}")
         if int(number) in self.creator:
             raise Violated(
                 "an epoch is created once", f"{decided.client} replaced epoch {int(number)}"
@@ -202,11 +203,9 @@ class Campaign(Exercise):
             epoch = yield from self.trial.call(node, int, self.FOLDER, owner, attempt)
             self.answers[attempt] = epoch
             if epoch is not None and self.creator.get(epoch) != attempt:
-                raise Violated(
-                    "one leader of an epoch",
-                    f"{attempt} acts as the leader of epoch {epoch}, which "
-                    f"{self.creator.get(epoch, 'no call')} created",
-                )
+                raise Violated("one leader of an epoch",
+                               f"{attempt} acts as the leader of epoch {epoch}, which "
+                               f"{self.creator.get(epoch, 'no call')} created")  # fmt: skip
             quiet = len(self.creator) == before and set(self.trial.world.faults) <= {"stall"}
             if epoch is None and quiet:
                 raise Violated("a call that nobody disturbs leads", f"{attempt} created no epoch")

@@ -82,6 +82,13 @@ def for_sure(attempt: Callable[[], Procedure[T]]) -> Procedure[T]:
             yield Sleep(1)
 
 
+def parsed(key: str) -> Procedure[tuple[Any, str]]:
+    """The JSON of an object that is there, and its version."""
+    found = yield from read(key)
+    assert isinstance(found, Found)
+    return json.loads(found.body), found.version
+
+
 def settle(key: str, body: bytes, condition: Condition) -> Procedure[Any]:
     """Write and prove the outcome, however long the store does not answer."""
     return (yield from for_sure(lambda: settle_write(key, body, condition)))

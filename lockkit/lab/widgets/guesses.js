@@ -36,11 +36,12 @@ export function render({ model, el }) {
     group.dataset.holds = holds;
     waiting();
   };
-  // JupyterLab would take the arrow keys and letters for its own commands. Shift+Enter would ask anew.
+  // JupyterLab would take the arrow keys and letters for its own commands.
   group.addEventListener("keydown", (event) => {
-    event.stopPropagation();
-    if (event.key === "Escape") group.closest(".jp-Cell")?.focus();
-    if (event.key === "Enter" && boxes.includes(event.target)) event.target.click();
+    const run = event.key === "Enter" && event.shiftKey;
+    if (!run) event.stopPropagation();
+    if (run || event.key === "Escape") group.closest(".jp-Cell")?.focus();
+    else if (event.key === "Enter" && boxes.includes(event.target)) event.target.click();
   });
   model.on("change:value", show);
   model.on("change:disabled", show);

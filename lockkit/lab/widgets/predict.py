@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import anywidget
 import ipywidgets as widgets
 import traitlets
+from IPython import get_ipython
 
 from lockkit.errors import StatedError
 from lockkit.lab.widgets.ui import FAST, Shown, Status, button, column, shown
@@ -17,7 +18,7 @@ from lockkit.lab.widgets.ui import FAST, Shown, Status, button, column, shown
 IN_VOILA = os.environ.get("SERVER_SOFTWARE", "").startswith("voila/")
 """A page without cells: a kernel that Voila started has this in its environment."""
 FIRST = f"Predict first: pick one of the guesses{'' if IN_VOILA else ', then run this cell again'}."
-NEXT = "go on below" if IN_VOILA else "run the next cell"
+NEXT = "go on below" if IN_VOILA else "run the next cell: press Shift+Enter until it has run"
 LATER = "The explanation is shown once you have picked a guess and seen the outcome."
 STYLE = """<style>
 .lockkit-predict{border-left:3px solid #0072B2;padding:4px 12px;margin:4px 0}
@@ -25,6 +26,9 @@ STYLE = """<style>
 .lockkit-guesses input{accent-color:#0072B2;margin:0 6px 0 2px}
 .lockkit-guesses input:disabled{cursor:default}
 </style>"""
+
+_PICKED: dict[str, str] = {}
+"""The open guesses, by cell and question: who runs the question's cell again keeps the guess."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,12 +79,14 @@ class Predict(Shown):
         if len(set(guesses)) != len(guesses) or len(guesses) < 2:
             raise ValueError(f"a prediction has two guesses or more, all different: {guesses!r}")
         self.question, self.guesses, self._then = question, tuple(guesses), then
+        self._asked = f"{_running_cell()} {question} {guesses}"
         self._locked: list[Any] = []
         self._explained: list[Explanation] = []
         self._ran: str | None = None
         self.did: str | None = None
         """The outcome of the first run; after it, the guess cannot change."""
-        self.choice = Guesses(question=question, options=self.guesses)
+        kept = _PICKED.get(self._asked)
+        self.choice = Guesses(question=question, options=self.guesses, value=kept)
         self._status = Status()
         question_line = widgets.HTML(f"{STYLE}<b>{shown(question)}</b>")
         self.view = column("predict", question_line, self.choice, self._status)
@@ -141,6 +147,7 @@ class Predict(Shown):
         if self.did is not None:
             return
         self.did = did
+        _PICKED.pop(self._asked, None)
         self.choice.disabled = True
         self._status.say(self.said)
         for each in self._explained:
@@ -167,10 +174,18 @@ class Predict(Shown):
             each.disabled = self.picked is None
         if self.picked is not None and self._ran is not None:
             self.show(self._ran)
+        elif self.picked is not None and not self._asked.startswith(" "):
+            _PICKED[self._asked] = self.picked
         self._status.say(self.said)
 
     def __repr__(self) -> str:
         return f"{self.question} {self.said}"
+
+
+def _running_cell() -> str:
+    """Its id; "" outside a notebook, and in the callback of a widget."""
+    kernel = getattr(get_ipython(), "kernel", None)
+    return kernel.get_parent()["metadata"].get("cellId", "") if kernel else ""
 
 
 class Explanation(Shown):
