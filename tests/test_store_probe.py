@@ -16,7 +16,13 @@ from lockkit.lab.probe import Check, CheckOutcome, Report, Suitability
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
 from lockkit.lab.widgets import StoreProbe
-from lockkit.lab.widgets.probing import PLACES, checks_html, matrix_html, verdict_html
+from lockkit.lab.widgets.probing import (
+    PLACES,
+    checks_html,
+    matrix_html,
+    quick_look,
+    verdict_html,
+)
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
@@ -84,17 +90,17 @@ def test_the_findings_are_in_the_checks_the_matrix_and_the_picture(panel: StoreP
 
 def test_the_sentence_names_the_store_that_was_probed(panel: StoreProbe) -> None:
     assert panel.run("spaces").sentence.startswith("DigitalOcean Spaces is not safe to lock on")
-    assert panel.quick("rgw").conclusion.startswith("Ceph RGW")
+    assert quick_look("rgw").conclusion.startswith("Ceph RGW")
 
 
 def test_sequential_requests_do_not_reveal_faults_that_need_a_race(panel: StoreProbe) -> None:
-    assert panel.quick("two-steps").verdict is Suitability.UNTESTED
+    assert quick_look("two-steps").verdict is Suitability.UNTESTED
     assert panel.run("two-steps", rounds=5, racers=6).report.verdict is Suitability.NOT_ATOMIC
 
 
 def test_a_versioned_bucket_has_a_verdict_of_its_own(panel: StoreProbe) -> None:
-    assert panel.quick("rgw").verdict is Suitability.UNTESTED
-    assert panel.quick("rgw, versioned bucket").verdict is Suitability.IGNORES_CONDITIONS
+    assert quick_look("rgw").verdict is Suitability.UNTESTED
+    assert quick_look("rgw, versioned bucket").verdict is Suitability.IGNORES_CONDITIONS
 
 
 def test_any_named_endpoint_is_probed(panel: StoreProbe, emulator: Any) -> None:

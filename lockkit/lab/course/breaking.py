@@ -115,9 +115,7 @@ def play(scenario: str, rule: str, seed: int) -> MutantRun:
 
 
 def _simulate(scenario: str, rule: str, seed: int) -> SeedOutcome:
-    return simulate(
-        scenario_of(scenario), seed, mutant=mutant_of(rule, scenario), judge=False
-    )
+    return simulate(scenario_of(scenario), seed, mutant=mutant_of(rule, scenario), judge=False)
 
 
 # --- many seeds -----------------------------------------------------------------------------------

@@ -122,9 +122,8 @@ class Witness(Free):
     def end(self) -> None:
         said = self.trial.decide(bool, list(self.history))
         if self.harmed and not said:
-            raise Violated(
-                "a violation is found", f"two_holders() is False, and {self.harmed} held the lock"
-            )
+            raise Violated("a violation is found",
+                           f"two_holders() is False, and {self.harmed} held the lock")  # fmt: skip
         if said and not self.harmed:
             raise Violated("a right history is not accused", "two_holders() is True")
 

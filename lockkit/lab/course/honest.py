@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lockkit.lab.probe import Suitability
+from lockkit.lab.probe import Report, Suitability
 from lockkit.lab.widgets.probing import PLACES, quick_look
 
+COUNTS = ("one", "two", "three", "all four")
 SPEAK_S3 = tuple(name for name, place in PLACES.items() if place.dialect == "s3")
+
+
+@dataclass(frozen=True, slots=True)
+class SingleRequests:
+    """What single requests found in each place."""
+
+    reports: tuple[Report, ...]
+
+    def __str__(self) -> str:
+        return COUNTS[sum(each.verdict is not Suitability.UNTESTED for each in self.reports) - 1]
+
+    def __repr__(self) -> str:
+        return "\n".join(each.conclusion for each in self.reports)
+
+
+def one_by_one(*places: str) -> SingleRequests:
+    return SingleRequests(tuple(map(quick_look, places)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,9 +47,7 @@ class LockTestbed:
         self._servers = clock
 
     def __enter__(self) -> LockTestbed:
-        self.server = self._open.enter_context(
-            Emulator(profile=self._profile, clock=self._servers)
-        )
+        self.server = self._open.enter_context(Emulator(profile=self._profile, clock=self._servers))
         self.proxy = self._open.enter_context(Proxy(getattr(self.server, self.provider)))
         return self
 

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from lockkit.clock import Clock, utc
-from lockkit.errors import clipped, masked
+from lockkit.errors import LockBusy, clipped, masked
 from lockkit.events import Event
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.lock_testbed import LockTestbed, said
@@ -159,7 +159,7 @@ def claim_at_once(*, conditional: bool) -> CompetingClaims:
 # --- hand-over ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LockHandoff:
     """W1 acquired and released the lock, then W2."""
 
@@ -167,13 +167,15 @@ class LockHandoff:
     """Of the grants, in order."""
     kept: ObjectHistory
     verdict: Any
+    refused: str = ""
+    """Why a client did not get the lock."""
 
     def __str__(self) -> str:
         return RISEN if self.epochs == tuple(sorted(set(self.epochs))) else REPEATED
 
     def __repr__(self) -> str:
         epochs = ", then ".join(map(str, self.epochs))
-        return f"granted: epoch {epochs}. {said(self.verdict)}"
+        return f"{self.refused or f'granted: epoch {epochs}'}. {said(self.verdict)}"
 
     def _repr_html_(self) -> str:
         return f"{self.kept._repr_html_()}<div>{escape(repr(self))}</div>"
@@ -197,8 +199,11 @@ def _granted(names: tuple[str, ...], body: bytes = b"") -> LockHandoff:
         testbed.keep_versions()
         if body:
             testbed.put("hand", LOCK_KEY, body)
-        epochs = []
-        for name in names:
-            with testbed.lock(name, ttl_s=TTL_S, acquire_timeout=0) as lock:
-                epochs.append(lock.fence.epoch)
-        return LockHandoff(epochs=tuple(epochs), kept=kept(testbed), verdict=testbed.verdict)
+        epochs, refused = list[int](), ""
+        try:
+            for name in names:
+                with testbed.lock(name, ttl_s=TTL_S, acquire_timeout=0) as lock:
+                    epochs.append(lock.fence.epoch)
+        except LockBusy as busy:
+            refused = str(busy)
+        return LockHandoff(tuple(epochs), kept(testbed), testbed.verdict, refused)

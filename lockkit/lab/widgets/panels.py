@@ -76,9 +76,7 @@ class Workbench(Newest):
 
     def __init__(self, *, fleet_of: Callable[..., Any] | None = None, **settings: Any) -> None:
         self.close_older()
-        self._control = Controller(
-            self._show, fleet_of=fleet_of or _fleet, likely=self.settings
-        )
+        self._control = Controller(self._show, fleet_of=fleet_of or _fleet, likely=self.settings)
         self._news: PanelUpdate | None = None
         self._mark = 0
         self._build(default_settings(**{"kind": "plain"} | settings))  # they start within a second
@@ -120,9 +118,7 @@ class Workbench(Newest):
             tip="Start PySpark writers; those that run continue until PySpark is ready",
         )  # fmt: skip
         self.stall_buttons = row()
-        self.lanes = Lanes(
-            live=True, beats=True, on_beat=self._control.beat, on_export=self._page
-        )
+        self.lanes = Lanes(live=True, beats=True, on_beat=self._control.beat, on_export=self._page)
         self._parameters = (self.provider, self.team, self.overlap, self.lease)
         self.lose_button.disabled = True
         self._show_writers({}, live=False)

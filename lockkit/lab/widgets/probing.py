@@ -58,18 +58,16 @@ class ServerBehaviour:
 PLACES = {
     "aws": ServerBehaviour(label="Amazon S3", profile="aws", store="AWS S3"),
     "gcs": ServerBehaviour(label="Google Cloud Storage (waits for its 429s)", profile="gcs",
-    dialect="gcs",
-                 store="Google Cloud Storage"),
+                           dialect="gcs", store="Google Cloud Storage"),
     "azure": ServerBehaviour(label="Azure Blob Storage", profile="azure", dialect="azure",
-                   store="Azure Blob Storage"),
+                             store="Azure Blob Storage"),
     "spaces": ServerBehaviour(label="DigitalOcean Spaces", profile="spaces",
-    store="DigitalOcean Spaces"),
+                              store="DigitalOcean Spaces"),
     "rgw": ServerBehaviour(label="Ceph RGW", profile="rgw", store="Ceph RGW"),
     "rgw, versioned bucket": ServerBehaviour(label="Ceph RGW, a versioned bucket", profile="rgw",
-                                   versioned=True, store="Ceph RGW"),
+                                             versioned=True, store="Ceph RGW"),
     "rgw, quoted ETags": ServerBehaviour(label="Ceph RGW, as SDKs quote ETags",
-    profile="rgw-quoted",
-                               store="Ceph RGW"),
+                                         profile="rgw-quoted", store="Ceph RGW"),
     "two-steps": ServerBehaviour(label="a server that checks, then writes", profile="two-steps"),
 }  # fmt: skip
 """All of them embedded: nothing leaves this machine."""

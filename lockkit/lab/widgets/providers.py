@@ -16,17 +16,7 @@ from lockkit.lab.widgets.contention import LEASE_S, PROVIDERS, Contention, Side
 from lockkit.lab.widgets.errand import BackgroundTask
 from lockkit.lab.widgets.figures import SideFigures, beliefs, until_ms
 from lockkit.lab.widgets.scene import hues
-from lockkit.lab.widgets.ui import (
-    Html,
-    Newest,
-    Status,
-    button,
-    choice,
-    column,
-    named,
-    row,
-    table,
-)
+from lockkit.lab.widgets.ui import Html, Newest, Status, button, choice, column, named, row, table
 
 REDRAW_S = 1.0
 SHOWN_S = 45.0

@@ -7,7 +7,6 @@ from typing import Any
 import ipywidgets as widgets
 import plotly.graph_objects as go
 
-from lockkit.lab.probe import Report
 from lockkit.lab.probe.providers import CAPABILITIES, providers
 from lockkit.lab.probe.reads import Reads
 from lockkit.lab.widgets.errand import BackgroundTask
@@ -20,7 +19,6 @@ from lockkit.lab.widgets.probing import (
     look_at,
     look_at_url,
     matrix_html,
-    quick_look,
     verdict_html,
 )
 from lockkit.lab.widgets.ui import (
@@ -160,10 +158,6 @@ class StoreProbe(Newest):
     def wait(self, timeout_s: float) -> bool:
         """Wait until the clicked action is done; return whether it is."""
         return self._errand.wait(timeout_s)
-
-    def quick(self, place: str) -> Report:
-        """As `run`, without races: one request at a time."""
-        return quick_look(place)
 
     def show(self, findings: ProbeFindings) -> None:
         self.findings = findings
