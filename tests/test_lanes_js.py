@@ -208,13 +208,19 @@ def test_a_call_that_was_given_up_shows_what_the_store_decided(status: int, look
     assert (arrow["look"], arrow["label"].startswith(f"acquire: {status}")) == (look, status > 200)
 
 
-def test_an_answer_that_was_heard_before_a_copy_came_is_not_that_of_the_copy() -> None:
-    drawn = scene(story_of([
-        ask(1_000, "acquire", "a/1"), decides(1_010, 429, "a/1"),
+@pytest.mark.parametrize("late", [False, True], ids=["in order", "the client's lines come last"])
+@pytest.mark.parametrize("copied_ms", [9_000, 1_021])
+def test_an_answer_that_was_heard_before_a_copy_came_is_not_that_of_the_copy(
+    copied_ms: int, late: bool
+) -> None:
+    events = [
+        decides(1_010, 429, "a/1"), ask(1_000, "acquire", "a/1"),
         event(1_020, "W1", "answer", request=1, op="acquire", outcome="throttled", version="",
               why=""),
-        decides(9_000, 429, "a/1"),
-    ]))  # fmt: skip
+        decides(copied_ms, 429, "a/1"),
+    ]  # fmt: skip
+    events.sort(key=lambda each: (late and each.who != "store", each.at_ms))
+    drawn = scene(story_of([event(1_000, "W1", "started", pid=1), *events]))
     told = [(each["look"], each["t"][2]) for each in drawn["arrows"]]
     assert told == [("throttled", 20), ("unheard", None)]
 

@@ -26,6 +26,7 @@ RING = 5_000
 PENDING_MAX = 256
 APPLIED = "applied"
 """The outcome of a write that its client was told is done."""
+REFUSALS = {409: "precondition_failed", 412: "precondition_failed", 429: "throttled"}
 FREES = ("release", "delete")
 """The writes after which nobody holds the lock."""
 JOIN_SLACK_MS = 50.0
@@ -93,6 +94,11 @@ class Exchange:
     """The further requests that the client's SDK sent by itself for the same call."""
     retry: int = 0
     """Which of them this is; 0 is the call's first request."""
+
+    @property
+    def decision(self) -> str:
+        """The outcome that a client concludes from the store's answer; "" of a read."""
+        return APPLIED if self.applied else REFUSALS.get(self.status, "")
 
     @property
     def late(self) -> bool:
@@ -295,9 +301,10 @@ class HistoryModel:
         if call.reads:
             self._sort_reads(call, each)
         outcome, made = plain(each["outcome"]), [call, *call.retries]
-        exchange = made[-1]
-        if outcome == APPLIED and not exchange.applied:  # it is not the answer to a refused copy
-            exchange = next((one for one in reversed(made) if one.applied), exchange)
+        told = [one for one in made
+                if one.decision == outcome and (one.decided_ms or 0.0) <= each.at_ms]  # fmt: skip
+        exchange = [*made[-1:], *told][-1]
+        if exchange is not made[-1]:  # it is not the answer to a later copy
             made[-1].outcome = made[-1].outcome or "unknown"
         exchange.answered_ms, exchange.outcome = each.at_ms, outcome
         exchange.places[2] = self.seen
@@ -410,8 +417,10 @@ class HistoryModel:
         exchange.retry = len(call.retries) + 1
         call.retries.append(exchange)
         came_ms = before.answered_ms if before.outcome not in ("", "unknown") else None
-        if (came_ms is not None and came_ms < (exchange.decided_ms or 0.0) - JOIN_SLACK_MS) or (
-            before.outcome == APPLIED and before.applied and not exchange.applied
+        own = before.decision == before.outcome
+        latest_ms = (exchange.decided_ms or 0.0) - (0.0 if own else JOIN_SLACK_MS)
+        if came_ms is not None and (
+            came_ms < latest_ms or (own and before.applied and not exchange.applied)
         ):
             exchange.outcome = "unknown"  # the client had its answer: nobody waited for this one
             return True

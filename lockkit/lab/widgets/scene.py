@@ -701,9 +701,7 @@ def silent(each: Exchange) -> str:
         return ""
     if each.fault.endswith(SILENCING):
         return "unknown"
-    well = "applied" if each.applied or each.reads or not reports else ""
-    refusals = {409: "precondition_failed", 412: "precondition_failed", 429: "throttled"}
-    return refusals.get(each.status, well)
+    return each.decision or (APPLIED if each.reads or not reports else "")
 
 
 def caption(each: LaneMoment, stale: bool) -> str:
