@@ -123,6 +123,9 @@ test("a label without room says less, and what it says is still true", () => {
   assert.deepEqual([11, 6, 4].map((room) => told("rule broken here: S3 and W1", room)), ["rule broken", "broken", ""]);
   assert.notEqual(told("epoch 7 wrote after epoch 9", 20), "epoch 7 wrote after");
   assert.equal(told("takeover", 5), "take\u2026");
+  assert.equal(told("fault: request held back", 9), "held back");
+  const letters = told("W".repeat(40), 20).length;
+  assert.ok(letters * 10.9 <= 20 * 6.8 && letters > 8, "W is as wide as 10.9 pixels in the page's letters");
   assert.ok(told("g17 9f1c", 3).length === 3 && told("", 0) === "");
 });
 

@@ -401,6 +401,8 @@ def test_a_copy_of_an_answered_write_is_refused_and_nobody_hears_it() -> None:
     ("wal/create_unknown ours:968", "arrows", "append 2: on its way"),  # its client gave it up
     ("lease/release deletes if match:4156", "arrows", "acquire: answer 412 lost"),  # it came late
     ("wal/first_gap:82456", "arrows", "fence 0: 429: arrived late"),
+    ("lease/drift:63699", "arrows", "release: on its way"),
+    ("lease/drift:63699", "marks", "fault: request held back"),
 ])  # fmt: skip
 def test_a_late_answer_or_request_is_called_what_it_is(
     moment: str, kind: str, label: str
@@ -409,6 +411,22 @@ def test_a_late_answer_or_request_is_called_what_it_is(
     assert label in [each["label"] for each in scene[kind]]
     assert not [each for each in scene["arrows"]
                 if each["look"] == "late" and re.search("412|429", each["label"])]  # fmt: skip
+
+
+@pytest.mark.parametrize(("moment", "lane", "label", "look"), [
+    ("lease/renew_412 lost:19290@22", "W3", "commit", "open"),
+    ("group:1@100", "W3", "fence", "open"),
+    ("lease:1@60", "W1", "commit: on its way", "late"),
+])  # fmt: skip
+def test_a_commit_that_is_sent_and_not_decided_is_drawn(
+    moment: str, lane: str, label: str, look: str
+) -> None:
+    scene = run_scene(play(parsed := SeedMoment.of(moment)), parsed.scenario)
+    waiting = [each for each in scene["arrows"] if each["side"] == "table" and each["t"][1] is None]
+    assert (lane, label, look, None) in [
+        (each["lane"], each["label"], each["look"], each["t"][2]) for each in waiting
+    ]
+    assert all(each["t"][0] <= scene["span"][1] for each in waiting)
 
 
 def test_the_mark_of_a_broken_rule_is_in_the_lane_of_the_writer_whose_write_broke_it() -> None:

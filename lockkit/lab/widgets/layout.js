@@ -31,6 +31,8 @@ const THIN = /[ijlft.,:' ]/g;
 const THIN_LESS = 0.35;   // so much narrower than the others is a thin letter
 const WIDE = /[A-Zmw]/g;
 const WIDE_MORE = 0.3;    // ... and so much wider a wide one
+const WIDEST = /[W@%\u2e80-\uffff]/g;
+const WIDEST_MORE = 0.5;  // ... and so much more one of the widest
 const LINE = 14;          // a line of labels
 const LETTER = 9;         // ... above its baseline
 const BELOW = 2;          // ... below it
@@ -68,7 +70,7 @@ const SHORTER = [
   [/^decided by (.+)$/, "by $1"], [/^by (W\d+)$/, "$1"], [/^decides (\d+)$/, "\u00d7$1"], [/^committed$/, "done"],
   [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
   [/^(.+): done$/, "$1 \u2713"], [/^(.+) wrote first$/, "$1 first"], [/its own write was first$/, "own write first"],
-  [/^conflict with .*$/, "conflict"], [/^(epoch \d+) is over$/, "$1 over"], [/^epoch (\d+) over$/, "e$1 over"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^(commit )?refused.*$/, "refused"],
+  [/^conflict with .*$/, "conflict"], [/^(epoch \d+) is over$/, "$1 over"], [/^epoch (\d+) over$/, "e$1 over"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed|held back)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^(commit )?refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
   [/^stalled (.+)$/, "$1"], [/^rule broken here$/, "rule broken"], [/^rule broken$/, "broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^never granted$/, "no grant"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^\.\.\d\d(\d{4})$/, "..$1"], [/^(\S+) epoch \d+$/, "$1"],
@@ -77,7 +79,7 @@ const SHORTER = [
   [/^(.+) \+\d+$/, "$1"], [/^(\w+) stripe (\d+)$/, "$1 $2"], [/^complete (.+)$/, "compl. $1"], [/^acquire (.+)$/, "acq. $1"], [/^release (.+)$/, "rel. $1"], [/^renew (.+)$/, "ren. $1"], [/^append (.+)$/, "app. $1"], [/^campaign (.+)$/, "camp. $1"], [/^collect (.+)$/, "coll. $1"], [/^resign (.+)$/, "res. $1"],
   [/^queue (to .+)$/, "$1"], [/^(\w+) leaves$/, "$1 out"], [/^move (head) to (.+)$/, "$1 $2"], [/^\S+ (gone)$/, "$1"], [/^(slot \d+) e\d+$/, "$1"], [/^free e\d+$/, "free"], [/^(\d+) jobs?$/, "$1"], [/(\w\d+) reads/g, "$1 r"], [/(\w\d+) writes/g, "$1 w"], [/^(\w\d+ [rw]), .+$/, "$1 \u2026"],
   [/^slot (\d+)$/, "s$1"], [/^to (read|write)$/, "$1"], [/^unlock$/, "unl."], [/^fence \d+$/, "fence"], [/^number of stripes$/, "number"], [/^hidden retry$/, "retry"], [/^200 with an error$/, "error"], [/^landed late$/, "late"], [/^on its way$/, "sent"], [/^killed$/, "kill."], [/^done$/, "ok"], [/^conflict$/, "confl."], [/^stale$/, "old"],
-  [/^(?:request lost|dropped)$/, "lost"], [/^an error sent .+$/, "error"], [/^something .+ again.*$/, "sent again"], [/^arrived late$/, "late"], [/^(read|push|claim|beat|acq\.|rel\.|ren\.|app\.|res\.|camp\.|coll\.|compl\.|head) \S+( \u2713)?$/, "$1$2"],
+  [/^(?:request lost|dropped)$/, "lost"], [/^an error sent .+$/, "error"], [/^something .+ again.*$/, "sent again"], [/^(arrived late|held back)$/, "late"], [/^(read|push|claim|beat|acq\.|rel\.|ren\.|app\.|res\.|camp\.|coll\.|compl\.|head) \S+( \u2713)?$/, "$1$2"],
 ];
 
 /** What happened, and why: two lines where one has no room. */
@@ -86,7 +88,7 @@ const WHY = /^(?:(.+: 4\d\d), (.+)|(conflict with) (.+)|(fenced off|refused|rule
 /** An estimate of how wide a text is. */
 function wideness(said, char, mono = false) {
   const many = (letters) => (said.match(letters) ?? []).length;
-  return char * (said.length + (mono ? 0 : WIDE_MORE * many(WIDE) - THIN_LESS * many(THIN)));
+  return char * (said.length + (mono ? 0 : WIDE_MORE * many(WIDE) + WIDEST_MORE * many(WIDEST) - THIN_LESS * many(THIN)));
 }
 
 /** The longest form of a label that is no wider than `room`, with letters of this width. */
@@ -96,7 +98,8 @@ export function fitted(text, room, char = CHAR, mono = false) {
   while (!fits(said)) {
     const next = SHORTER.map(([long, short]) => said.replace(long, short)).find((each) => each.length < said.length);
     if (next === undefined) {
-      const letters = Math.floor(room / char) - 1;
+      let letters = Math.floor(room / char) - 1;
+      while (letters >= LETTERS_MIN && !fits(`${said.slice(0, letters)}\u2026`)) letters -= 1;
       return letters < LETTERS_MIN ? "" : `${said.slice(0, letters)}\u2026`;
     }
     said = next;

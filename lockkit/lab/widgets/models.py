@@ -41,7 +41,7 @@ SPARK = "spark"
 READS = {"get", "head", "list"}
 WELL_READ = ("found", "missing", "not_modified")
 SIMULATED = {
-    "lost before it was applied": "request lost", "applied late": "arrived late",
+    "lost before it was applied": "request lost", "applied late": "request held back",
     "answer lost after it was applied": "answer lost",
 }  # fmt: skip
 """The simulator's faults of a write that is lost or late; their names are part of its traces."""
@@ -638,7 +638,7 @@ def guess(key: str, reads: bool) -> str:
     if key.endswith("fence.json"):
         return "read fence" if reads else "fence"
     if place(key) == "table":
-        return "offer" if offered(key) else "publish"
+        return "offer" if offered(key) else "commit" if key == RESOURCE else "publish"
     return "look" if reads else "write"
 
 

@@ -58,6 +58,8 @@ NEVER = "never granted"
 NO_LANE = -1
 """The hue of a client that has no lane, as of the one that created the table."""
 
+FLIES = re.compile("held back|delayed|on its way")
+"""The faults of a request that the store may decide yet, although its client has given it up."""
 NUMBERED = re.compile(r"W([1-9]\d?)")
 STATES = {"danger", "note", "began", "fenced"}
 """Events that the picture shows in another way, or not at all."""
@@ -86,14 +88,9 @@ def overlap_ends_ms(story: HistoryModel) -> float | None:
 
 
 def scene(
-    story: HistoryModel,
-    *,
-    window_ms: float | None = None,
-    now_ms: float | None = None,
-    arrows_max: int = ARROWS_MAX,
-    rows_max: int = ROWS_MAX,
-    evidence: Iterable[Event] = (),
-) -> Scene:
+    story: HistoryModel, *, window_ms: float | None = None, now_ms: float | None = None,
+    arrows_max: int = ARROWS_MAX, rows_max: int = ROWS_MAX, evidence: Iterable[Event] = (),
+) -> Scene:  # fmt: skip
     """The story's last `window_ms` (all of it if None), up to `now_ms` on the history's clock."""
     if window_ms is not None:
         rows_max = min(rows_max, LIVE_ROWS_MAX)
@@ -104,14 +101,9 @@ class _Painter:
     """Builds one scene; holds the window, so that each method draws one part."""
 
     def __init__(
-        self,
-        story: HistoryModel,
-        window_ms: float | None,
-        now_ms: float | None,
-        arrows_max: int,
-        rows_max: int,
-        evidence: Iterable[Event],
-    ) -> None:
+        self, story: HistoryModel, window_ms: float | None, now_ms: float | None, arrows_max: int,
+        rows_max: int, evidence: Iterable[Event],
+    ) -> None:  # fmt: skip
         self.story = story
         self.zero = story.started_ms or 0.0
         self.rows_max = rows_max
@@ -141,18 +133,12 @@ class _Painter:
         for each in (*arrows, *bars, *marks):
             each["detail"] = shortened(each["detail"])
         return {
-            "span": [self._t(self.start), self._t(self.now)],
-            "keep": self._kept(),
+            "span": [self._t(self.start), self._t(self.now)], "keep": self._kept(),
             "omitted": 0 if self.omitted is None else round(self.omitted[1] - self.omitted[0]),
-            "cut": self.start > self.zero,
-            "hidden": self.story.hidden,
-            "events": self.story.seen,
-            "lanes": self._lanes(),
-            "arrows": arrows,
-            "bars": bars,
+            "cut": self.start > self.zero, "hidden": self.story.hidden, "events": self.story.seen,
+            "lanes": self._lanes(), "arrows": arrows, "bars": bars, "rows": self._rows(),
             "marks": sorted(marks, key=lambda mark: float(mark["t"])),
-            "rows": self._rows(),
-        }
+        }  # fmt: skip
 
     def _kept(self) -> float | None:
         """The takeover that stays in the live picture."""
@@ -163,11 +149,9 @@ class _Painter:
         """When the lock of a writer that stands still went to another; None if it did not."""
         began = {each.who: each.began_ms for each in self.story.stalls if each.ended_ms is None}
         taken = [
-            grant[2]
-            for who, began_ms in began.items()
-            for grant in self.grants
+            grant[2] for who, began_ms in began.items() for grant in self.grants
             if grant[0] != who and grant[2] > began_ms > self.grants[0][2]  # else it is forgotten
-        ]
+        ]  # fmt: skip
         return min(taken, default=None)
 
     # --- the window ---------------------------------------------------------------------------
@@ -294,6 +278,8 @@ class _Painter:
         if look == "refused" and (cause := self._cause(each)):
             label = f"{label}, {cause}"
         times = [None if at is None else self._t(at) for at in each.times]
+        if look == "late" and each.decided_ms is None:
+            times[2] = None  # its client has given up
         return {
             "id": each.id, "lane": text(each.who), "side": each.place, "op": text(each.op),
             "kind": "read" if each.reads else "write", "look": look, "label": label,
@@ -633,11 +619,9 @@ def overtaken_at(held: list[Grant]) -> list[float | None]:
 
 
 def _grant(
-    story: HistoryModel,
-    reported: dict[str, deque[BeliefSpan]],
-    first: LockGeneration,
+    story: HistoryModel, reported: dict[str, deque[BeliefSpan]], first: LockGeneration,
     ended_ms: float | None,
-) -> Grant:
+) -> Grant:  # fmt: skip
     """A grant with the end that its holder recorded, and its epoch if the store did not."""
     owner, epoch, began_ms = first.who, first.epoch, first.at_ms
     beliefs = reported.get(owner, deque())
@@ -682,6 +666,8 @@ def appearance(each: Exchange) -> tuple[str, str]:
             return "refused", f"{op}: error"
         case "throttled":
             return "throttled", f"{op}: {each.status or 429}"
+        case "unknown" if each.decided_ms is None and FLIES.search(each.fault):
+            return "late", f"{op}: on its way"
         case "unknown" if each.decided_ms is None:
             return "dropped", f"{op}: lost"
         case "unknown" if each.decided_ms is not None and not (each.applied or each.reads):

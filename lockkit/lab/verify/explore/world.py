@@ -389,11 +389,9 @@ class LeaseWorld:
             landed = stored
             if accepted:
                 landed = replace(
-                    stored,
-                    commits=stored.commits + 1,
-                    token=max(stored.token, draft.epoch),
+                    stored, commits=stored.commits + 1, token=max(stored.token, draft.epoch),
                     last_serial=max(stored.last_serial, draft.serial),
-                )
+                )  # fmt: skip
             done = self.actors.of(replace(actor, draft=None))
             move = Move(actor.index, "land", accepted=accepted)
             yield MoveOutcome(move, done, self.stores.of(landed), violation=why)
@@ -445,13 +443,10 @@ class LeaseWorld:
             because = f"{record.owner} was granted epoch {record.epoch} after epoch {stored.top}"
             why = f"{Invariant.EPOCHS_RISE}: {because}"
         after = replace(
-            stored,
-            record=record,
-            version=record.attempt,
-            modified=0,
+            stored, record=record, version=record.attempt, modified=0,
             top=max(stored.top, record.epoch),
-            serial=stored.serial + 1 if granted and self._committing else stored.serial,
-        )
+            serial=stored.serial + (granted and self._committing),
+        )  # fmt: skip
         return after, Applied(record.attempt), why
 
     def _late_moves(self, late: int, store: int) -> list[tuple[Move, int, int, str]]:

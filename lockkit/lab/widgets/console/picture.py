@@ -81,9 +81,7 @@ def labels(names: Iterable[str]) -> dict[str, str]:
     names = list(names)
     short = {each: _label(each) for each in names}
     taken = list(short.values())
-    return {
-        name: label for name, label in short.items() if label != name and taken.count(label) == 1
-    }
+    return {name: each for name, each in short.items() if each != name and taken.count(each) == 1}
 
 
 def _label(name: str) -> str:

@@ -21,7 +21,7 @@ from lockkit.lab.verify.sim import CHECKER, SeedOutcome, in_words
 from lockkit.lab.verify.sim.memory_store import DecidedRequest
 from lockkit.lab.verify.sim.task import TaskPhase
 from lockkit.lab.verify.sim.world import SimWorld
-from lockkit.lab.widgets.models import HistoryModel, instant_of, place, spot
+from lockkit.lab.widgets.models import HistoryModel, guess, instant_of, place, spot
 from lockkit.lab.widgets.scene import (
     LOCK_LANE,
     NO_LANE,
@@ -66,14 +66,14 @@ def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
         return _Objects(world, scenario, violation).paint()
     events = world.history()
     if not violation:
-        return whole(events)
+        return _with_commits(world, whole(events))
     leases = list(_leases(events, violation))
     ends = [each["until_ms"] for each in leases if each["until_ms"] > world.time.now_ms]
     by_checker, judged = violation.startswith(CHECKER), check(events).evidence
     proofs = [*leases, *_last_writes(events, violation)]
     if by_checker or not proofs:  # else it may have found another thing first
         proofs += judged
-    scene = whole(events, evidence=proofs, now_ms=min(ends, default=None))
+    scene = _with_commits(world, whole(events, evidence=proofs, now_ms=min(ends, default=None)))
     last = [each.client for each in world.memory_store.truth[-1:]
             if each.at_ms == world.time.now_ms]  # fmt: skip
     going = last[0] if last else world.going.name if world.going else ""
@@ -82,6 +82,27 @@ def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
     at_ms = round(max((each.at_ms for each in late), default=world.time.now_ms)
                   - events[0].at_ms, 4)  # fmt: skip
     return harmed(scene, violation, at_ms, going)
+
+
+def _with_commits(world: SimWorld, scene: Scene) -> Scene:
+    """With the writes to the table that are sent and not decided: no client records them."""
+    zero = next((each.at_ms for each in world.history()), 0.0)
+    decided = {(id(each.request), each.began_ms) for each in world.memory_store.truth}
+    sent = [(each.node.name, each.request, each.at_ms, "open") for each in world.tasks
+            if each.phase is TaskPhase.SENT]  # fmt: skip
+    sent += [(each.client, each.request, each.began_ms, "late") for each in world.flying]
+    hue = {each["id"]: each["hue"] for each in scene["lanes"] if each["role"] == "writer"}
+    for n, (who, request, at_ms, look) in enumerate(sent):
+        key, known = spot(getattr(request, "key", "")), (id(request), at_ms) in decided
+        if not known and who in hue and place(key) == "table" and not isinstance(request, Get):
+            op, t = guess(key, False) + ": on its way" * (look == "late"), round(at_ms - zero, 4)
+            scene["arrows"].append({
+                "id": f"w{n}", "lane": who, "side": "table", "op": op, "kind": "write",
+                "look": look, "label": op, "hue": hue[who], "row": "", "evidence": False,
+                "t": [t, None, None], "detail": f"{who}: {op} {text(key)}; not decided yet",
+            })  # fmt: skip
+            scene["span"][1] = max(scene["span"][1], t)
+    return scene
 
 
 def harmed(scene: Scene, violation: str, at_ms: float, last: str) -> Scene:
