@@ -27,13 +27,14 @@
 # ## Predict
 #
 # While W1 is paused, its lease expires. W2 takes the lock and commits. W1 then continues. It has
-# not noticed the pause, so it finishes its commit: it creates its completed file, *only if absent*.
-# There is no
+# not noticed the pause, so it finishes its commit: it creates the file that makes the commit
+# visible, *only if absent*. There is no
 # <abbr title="fence: the object that a commit must replace; the store refuses a commit whose
 # conflict check is out of date">fence</abbr> yet: only the lock protects the table.
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
+from lockkit.lab.course.lock_testbed import said
 from lockkit.lab.course.recorded import GUESSES, lacking, stalled
 
 late = Predict("What becomes of W1's commit?", GUESSES, then="go on below to Show it, under See")
@@ -54,8 +55,9 @@ bench
 #    are plain Python programs, which start at once. **PySpark** starts Spark programs with the same
 #    lock and the same commit. They take up to half a minute to start, in the background: the
 #    writers that run go on until then. A recorded run plays until a writer sends a request.
-# 2. **Stall W1.** At its next commit, while W1 holds the lock and has just passed its conflict
-#    check, its process is paused (SIGSTOP). It does nothing and notices nothing.
+# 2. **Stall W1.** At its next commit W1 takes the lock and checks that no other commit is in its
+#    way. Right after that check its process is paused (SIGSTOP). It does nothing and notices
+#    nothing.
 # 3. Wait until another writer takes over the lock, then press **Resume W1**.
 # 4. **Lose next response.** The store applies one write of the lock or of the commit, and its
 #    response is dropped on the way back.
@@ -69,10 +71,10 @@ bench
 # Time runs downwards. The lane on the left is **what is true**: the lock object as the store
 # recorded it, in the colour of its owner. Each label such as `g7 9f1c` is one successful write, a
 # <abbr title="generation: one state of the lock object, made by one successful
-# write">generation</abbr>, with the first characters of its ETag. The table with the picture
-# lists the generations; click one to see it in the picture. The writers' lanes show **what each
-# writer knows**. A writer that wrongly counts on the lock is red. The lane on the right shows what
-# readers of the table see.
+# write">generation</abbr>, with the first characters of its ETag, by which the store names that
+# state. The table with the picture lists the generations; click one to see it in the picture. The
+# writers' lanes show **what each writer knows**. A writer that wrongly counts on the lock is red.
+# The lane on the right shows what readers of the table see.
 #
 # The next picture was recorded with the fence off. It is shown after you have picked a guess.
 # Follow W1 downwards from where it resumes, or press **Show the evidence**.
@@ -110,7 +112,7 @@ Workbench.replay("../datasets/histories/good/lost_response_recovered.jsonl")
 # %% jupyter={"source_hidden": true}
 # Check
 assert (fence_off.verdict.kind, fence_on.verdict.kind) == ("INVALID", "VALID")
-print(fence_on.verdict.kind, "-", fence_on.verdict.said)
+print(said(fence_on.verdict))
 
 # %% [markdown] tags=["not-in-app"]
 # Everything that the buttons do can also be done by code, on the same workbench. The next lines

@@ -69,7 +69,7 @@ look(bucket)
 # | `expired` | Hudi's | true after a release |
 # | `validUntil` | Hudi's | the end of the lease, in ms, by its owner's clock |
 # | `owner` | Hudi's | a UUID for each handle |
-# | `epoch` | lockkit's | rises by one with each grant: a fence compares it |
+# | `epoch` | lockkit's | the number of the grant: each grant has a higher one |
 # | `attempt` | lockkit's | a unique id of this write, to recognise it after a lost response (03) |
 # | `ttlMs` | lockkit's | the length of the lease, which others count on the *store's* clock (05) |
 # | `holder` | lockkit's | host, process and name, for the person who has to find the client |
@@ -192,7 +192,7 @@ print("solved" if mine.epochs == (42,) and mine.verdict.kind == "VALID" else "no
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
 # `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
-# has a `body` and a `version`, or `Missing`.
+# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second.
 # A solution is in `solutions/release.py`.
 
 # %%

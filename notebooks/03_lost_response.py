@@ -11,11 +11,12 @@
 # ---
 
 # %% [markdown]
-# # A lost response: the write landed, and its answer did not
+# # A lost response: the store applied the write, and its answer was lost
 #
 # A lock object is created under a condition: *only if nothing is there*. Of several writers, the
-# store accepts one and answers the others with 412. Suppose that the store has just written your
-# object, and its response is lost. What does your SDK report, and what should you do?
+# store accepts one and answers the others with 412 (*precondition failed*). Suppose that the store
+# has just written your object, and its response is lost on the way to you. What does your SDK
+# report, and what should you do?
 #
 # This takes about half a minute; Azure's SDK waits for 15 seconds of it.
 
@@ -29,7 +30,7 @@
 from lockkit.lab.widgets import Predict
 from lockkit.lab.course.lost import GUESSES
 
-retried = Predict("The write landed, its answer did not. What does boto3 report?", GUESSES)
+retried = Predict("The write was applied, its answer was lost. What does boto3 report?", GUESSES)
 retried
 
 # %% [markdown]
@@ -50,7 +51,8 @@ retried.run(lose_answer, "s3")
 retried.explain("""
 There was one call, but two requests. The SDK took the missing response for a failure and sent the
 request again. The second request found the object of the first, and was refused. The caller
-learns only of the refusal. Google's SDK does the same, and hides a 429 as well:
+learns only of the refusal. Google's SDK does the same, and hides a 429 (*too many requests*) as
+well:
 """)
 
 # %%
@@ -72,8 +74,8 @@ azure
 # %% jupyter={"source_hidden": true}
 retried.explain("""
 The wrong conclusion is: "412, so another client has the lock: wait for it." This is `lockkit`'s own
-lock with that mistake planted: retries are on, and the rule `claim_412` is changed from *read it
-back* to *it is lost*.
+lock with that mistake planted: the SDK's retries are on, and a 412 counts as a lost race. The
+lock's own rule is to read the object first.
 """)
 
 # %%
@@ -180,12 +182,12 @@ its way may arrive after the look. The confirming write is for that case.
 #
 # Write `acquire`: True if the object at `key` is `mine`, False if it is another client's. The
 # simulator calls your function in 200 small worlds of three clients, in which responses are lost,
-# writes land late, and something on the way sends a request twice. `judge` draws the shortest world
-# that went wrong. The function below trusts every answer.
+# writes land late (after their client has given them up), and something on the way sends a request
+# twice. `judge` draws the shortest world that went wrong. The function below trusts every answer.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
 # `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
-# has a `body` and a `version`, or `Missing`.
+# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second.
 # A solution is in `solutions/acquire.py`.
 
 # %%

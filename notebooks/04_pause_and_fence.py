@@ -26,11 +26,13 @@
 # ## Predict
 #
 # While W1 is paused, its lease ends. W2 takes over the lock and commits a new version of the very
-# file that W1 has rewritten. Then W1 resumes. There is **no fence**: only the lock keeps the two
-# apart, as in Hudi.
+# file that W1 has rewritten. Then W1 resumes. There is **no <abbr title="fence: the object that a
+# commit must replace; the store refuses a commit whose conflict check is out of
+# date">fence</abbr>**: only the lock keeps the two apart, as in Hudi.
 
 # %%
 from lockkit.lab.widgets import Predict
+from lockkit.lab.course.lock_testbed import said
 from lockkit.lab.course.stalled import GUESSES, SideBySide, stall
 
 late = Predict("W1 resumes where it was paused. What happens to its commit?", GUESSES)
@@ -124,7 +126,7 @@ TimeSliders(lease_s=6, stall_s=6, fence=False)
 # %% jupyter={"source_hidden": true}
 # Check
 for run in (without, with_fence):
-    print(f"{run.title}: {run}. {run.verdict.kind}: {run.verdict.said}\n")
+    print(f"{run.title}: {run}. {said(run.verdict)}\n")
 assert str(without) == GUESSES[0] and without.verdict.kind == "INVALID"
 assert str(with_fence) == GUESSES[1] and with_fence.verdict.kind == "VALID"
 assert with_fence.lost == 0
@@ -177,7 +179,7 @@ no harm.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
 # `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
-# has a `body` and a `version`, or `Missing`.
+# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second.
 # A solution is in `solutions/publish.py`.
 
 # %%

@@ -28,6 +28,7 @@
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
+from lockkit.lab.course.lock_testbed import said
 from lockkit.lab.course.hot import GUESSES, release_once, use, wait
 
 once = Predict("Google Cloud Storage, a lease of one minute. What is left?", GUESSES)
@@ -52,7 +53,7 @@ of an unused lease.
 """)
 
 # %% [markdown]
-# ## What a lock does
+# ## What `Lock` does
 
 # %% jupyter={"source_hidden": true}
 once.explain("""
@@ -137,7 +138,7 @@ keys over many lock objects (notebook 13). Holding it for a shorter time does no
 # %%
 TIMES = 1
 tried, on_s3 = use("gcs", times=TIMES), use("s3", times=TIMES)
-print(f"{tried.seconds:.1f} s for {TIMES}; {tried.verdict.kind}: {tried.verdict.said}")
+print(f"{tried.seconds:.1f} s for {TIMES}; {said(tried.verdict)}")
 print(f"S3 took {on_s3.seconds:.1f} s.")
 print("solved" if tried.seconds > 5 and tried.verdict.kind == "VALID" else "not yet: try more")
 
@@ -150,7 +151,7 @@ print("solved" if tried.seconds > 5 and tried.verdict.kind == "VALID" else "not 
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
 # `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
-# has a `body` and a `version`.
+# has a `body` and a `version`. `yield Sleep(1)` waits a second.
 # A solution is in `solutions/claim.py`.
 
 # %%

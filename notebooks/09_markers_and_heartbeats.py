@@ -30,6 +30,7 @@
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
+from lockkit.lab.course.lock_testbed import said
 from lockkit.lab.course.dead import GUESSES, RACE_GUESSES
 from lockkit.lab.course.dead import ages, late_beat, meet, remains, tune, wake
 
@@ -125,7 +126,7 @@ assert table.dead(0, "EAGER") and not table.dead(110, "LAZY") and table.dead(130
 assert str(unfenced) == "a commit whose file is missing" and "k3 3" in fenced.again
 assert str(late_beat(guarded=True)).startswith("the service gives up")
 assert (meet(early=False).files, meet(early=True).files) == (1, 0)
-print(fenced.verdict.said)
+print(said(fenced.verdict))
 
 # %% [markdown]
 # ## Why
@@ -178,7 +179,7 @@ tune(INTERVAL_S, MISSES)
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
 # `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
-# has a `body` and a `version`, or `Missing`.
+# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second.
 # A solution is in `solutions/roll_back.py`.
 
 # %%

@@ -195,7 +195,7 @@ job that was given to another.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
 # `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
-# has a `body` and a `version`, or `Missing`.
+# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second.
 # A solution is in `solutions/append.py`.
 
 # %%

@@ -46,6 +46,7 @@ def test_an_epoch_written_by_hand_determines_the_next_one() -> None:
     assert resume(**by_hand).epochs == (1,), "the challenge is committed unsolved"
     solved = resume(**by_hand, epoch=41)
     assert (solved.epochs, solved.verdict.kind) == ((42,), "VALID")
+    assert "ghost" in solved.verdict.said and "ghost" not in repr(solved), "a word of the checker"
     for wrong, why in (({"expired": False}, "is held by 'copied'"), ({"expired": 1}, "not a lock")):
         tried = resume(**by_hand | {"validUntil": Clock().wall_ms() + 60_000} | wrong)
         assert tried.epochs == () and why in repr(tried), "an answer, no traceback"

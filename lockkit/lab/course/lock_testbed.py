@@ -140,4 +140,4 @@ def stand(provider: str = "s3") -> LockTestbed:
 
 def said(verdict: Any) -> str:
     """A verdict in a sentence, without the list of what was not exercised."""
-    return f"{verdict.kind}: {verdict.said.partition('; never reached')[0]}"
+    return f"{verdict.kind}: {verdict.said.partition('; not exercised')[0]}"
