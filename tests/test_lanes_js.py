@@ -308,6 +308,24 @@ def test_a_lock_object_that_is_deleted_has_no_holder(who: str) -> None:
     assert all(each["kind"] == "write" for each in drawn["arrows"])
 
 
+def test_a_client_that_is_called_lock_or_table_has_a_lane_of_its_own() -> None:
+    names = {"W1": "lock", "W2": "table"}
+    renamed = [
+        replace(each, who=names.get(each.who, each.who), data={
+            **each.data, "client": names.get(each.get("client"), "")})
+        for each in two_believe()
+    ]  # fmt: skip
+    drawn, plainly = whole(renamed, evidence=renamed[-1:]), whole(two_believe())
+    titles = [lane["title"] for lane in drawn["lanes"]]
+    assert titles == ["lock object", "lock (client)", "table (client)", "table"]
+    assert [each["lane"] for each in drawn["marks"]] == ["lock", "lock"]
+    for kind in ("arrows", "bars"):
+        lanes = {"W1": "lock (client)", "W2": "table (client)"}
+        expected = [lanes.get(each["lane"], each["lane"]) for each in plainly[kind]]
+        assert [each["lane"] for each in drawn[kind]] == expected
+    assert [bar["lane"] for bar in drawn["bars"] if bar.get("evidence")] == ["table (client)"]
+
+
 def test_a_refused_write_whose_answer_was_lost_is_never_called_applied() -> None:
     key, why = "t/.hoodie/.locks/table_lock.json", "answer lost after it was applied"
     drawn = scene(story_of([

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 
@@ -38,6 +38,8 @@ STRUCK_MAX = 1_000
 SPARK = "spark"
 """The shared Spark server's process: no client of the lock, so it has no lane."""
 
+OWN_LANES = {"lock": "lock (client)", "table": "table (client)"}
+"""The picture's own lanes, and the names of clients that are called so."""
 READS = {"get", "head", "list"}
 WELL_READ = ("found", "missing", "not_modified")
 SIMULATED = {
@@ -222,7 +224,7 @@ class HistoryModel:
         self._count = 0
 
     def add(self, events: Iterable[Event]) -> None:
-        for each in events:
+        for each in map(apart, events):
             self.seen += 1
             if self.started_ms is None:
                 self.started_ms = each.at_ms
@@ -591,6 +593,15 @@ class HistoryModel:
     def holder(self) -> LockGeneration | None:
         """The newest state of the lock object; None while there is none."""
         return self.generations[-1] if self.generations else None
+
+
+def apart(each: Event) -> Event:
+    """An event whose client has no name of the picture's own lanes."""
+    who, client = each.who, str(each.get("client"))
+    if who not in OWN_LANES and client not in OWN_LANES:
+        return each
+    data = {**each.data, "client": OWN_LANES.get(client, each.get("client"))}
+    return replace(each, who=OWN_LANES.get(who, who), data=data)
 
 
 def spot(key: str) -> str:

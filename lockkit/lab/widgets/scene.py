@@ -30,6 +30,7 @@ from lockkit.lab.widgets.models import (
     LaneMoment,
     LockGeneration,
     Stall,
+    apart,
     brief,
     drawn,
     instant_of,
@@ -112,7 +113,7 @@ class _Painter:
         self.omitted: tuple[float, float] | None = None
         """The time between a takeover and the newest requests, if there is no room for all."""
         self.shown = self._shown(window_ms, arrows_max)
-        self.evidence = {(each.at_ms, each.who, each.kind) for each in evidence}
+        self.evidence = {(each.at_ms, each.who, each.kind) for each in map(apart, evidence)}
         self.hues = hues(story.states)
         self.begans = [began for _, _, began, _, _ in self.grants]
         self.overtaken_at = overtaken_at(self.grants)
