@@ -377,6 +377,19 @@ test("a long name is not cut where it has room beside its lane: a head leans inw
   assert.equal(headOf(plan.lanes, 0, plan.width).x, plan.lanes[0].x);
 });
 
+test("eleven lanes are drawn whole at 800 pixels, also beside a list of files", () => {
+  const truth = (id, title) => ({ id, title, role: "truth" });
+  const lanes = [truth("lock", "lock object"), ...[1, 2, 3, 4, 5, 6, 7, 8, 9].map((n) => ({ id: `S${n}`, title: `S${n}`, role: "writer", hue: n })), truth("table", "table")];
+  const arrows = ["lock", "table"].map((side) => ({ id: side, lane: "S5", side, kind: "write", look: "throttled", op: "fence", label: "fence: 429", hue: 0, t: [1, 2, 3] }));
+  for (const width of [724, 346]) {
+    const plan = layout({ span: [0, 12_420], rows: [], bars: [], marks: [], lanes, arrows }, width);
+    assert.equal(plan.width, width);
+    const heads = plan.lanes.map((_, i) => headOf(plan.lanes, i, plan.width));
+    const ends = heads.map(({ x, room }, i) => x + Math.min(room, 8.2 * Math.min(5, plan.lanes[i].title.length)) / 2);
+    assert.ok(ends.at(-1) <= width && heads.every(({ x }, i) => !i || x > ends[i - 1]), "no head covers the one before");
+  }
+});
+
 test("group commit takes no lock, so its picture has no lane of the lock object", () => {
   const lanes = [{ id: "lock", title: "lock object", role: "lock" }, { id: "W1", title: "W1", role: "writer", hue: 0 }, { id: "table", title: "table", role: "truth" }];
   const write = (op) => ({ id: op, lane: "W1", side: "table", kind: "write", look: "ok", op, label: op, hue: 0, t: [1, 2, 3] });

@@ -265,18 +265,12 @@ class Controller:
 
     def _made(self, settings: LaunchSettings, **more: Any) -> Any:
         return self._fleet_of(
-            kind=settings.kind,
-            writers=settings.writers,
-            provider=settings.provider,
-            overlap=settings.overlap,
-            ttl_s=settings.lease_s,
-            renew_interval_s=settings.lease_s / 10,
-            rounds=settings.rounds,
-            fence=settings.fence,
-            latency_ms=settings.latency_ms,
+            kind=settings.kind, writers=settings.writers, provider=settings.provider,
+            overlap=settings.overlap, ttl_s=settings.lease_s, rounds=settings.rounds,
+            renew_interval_s=settings.lease_s / 10, fence=settings.fence,
+            latency_ms=settings.latency_ms, **more,
             deadman_s=DEADMAN_S if self._page_seen.is_set() else None,
-            **more,
-        )
+        )  # fmt: skip
 
     def _switch(self) -> None:
         """Show the prepared writers as soon as one of them works; end the others."""

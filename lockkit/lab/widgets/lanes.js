@@ -6,7 +6,7 @@
 const WIDTH_MIN = 300;
 const BESIDE = 1240;      // so wide that the generations are beside the picture, as lanes.css has it
 const STATE_CHAR = 7.2;   // a state that is wider than its lane's head is one short word
-const BRIEF = { running: "", "past lease": "past", superseded: "over", "waits for itself": "waits", "never granted": "no grant" };
+const BRIEF = { running: "", stalled: "stall", "past lease": "past", superseded: "over", "waits for itself": "waits", "never granted": "no grant" };
 // What each mark means: folded below the picture, and a page of the documentation.
 const LEGEND = [
   ["left lane", "what the lock object says, coloured by its holder; each g is one successful write (generation) with the head of its ETag. In a run without a lock: what its objects say after each write, as \u201c3 jobs\u201d in a queue, \u201cslot 2 e1\u201d in a log (its epoch is 1), \u201cW1 e3\u201d (the holder, the epoch), \u201cfree e3\u201d, \u201clock_1 gone\u201d (deleted)"],
@@ -38,6 +38,7 @@ const STATES = {
   stalled: "its process is paused (SIGSTOP)",
   starting: "its process starts", running: "its process runs", exited: "its process has ended", killed: "its process was killed",
 };
+const GLYPHED = new Set(["stalled", "holds", "exited", "killed"]);   // a glyph of two letters' width, but in a tiny picture
 const SVG = "http://www.w3.org/2000/svg";
 const GLYPHS = { VALID: "\u2713", INVALID: "\u2717", UNKNOWN: "?" };
 const AROUND = 300;       // pixels that are drawn above and below what is in view
@@ -484,6 +485,7 @@ class View {
     this.titles.replaceChildren();
     const strip = html("div", "lk-strip", "", this.titles);
     strip.style.width = `${width}px`;
+    if (lanes.length > 1 && lanes[1].x - lanes[0].x < LANE_CROWDED - 10) strip.style.fontSize = "10.5px";
     for (const [i, lane] of lanes.entries()) {
       const writer = lane.role === "writer";
       const title = html(writer ? "button" : "div", `lk-title ${writer ? `lk-w${lane.hue % 6}` : "lk-truth"}`, "", strip);
@@ -491,8 +493,10 @@ class View {
       title.style.left = `${x}px`;
       title.style.maxWidth = `${room}px`;
       html("b", "", lane.title === "lock object" && room < 92 ? "lock" : lane.title, title);
-      if (lane.state) html("i", `lk-is-${word(lane.state)}`, STATE_CHAR * lane.state.length > room ? BRIEF[lane.state] ?? lane.state : lane.state, title);
-      else if (!writer) html("i", "", lane.id === "lock" ? "the truth" : room < 92 ? "for readers" : "what readers see", title);
+      const glyph = GLYPHED.has(lane.state) && this.laid >= TINY ? 2 : 0;
+      const fits = (each) => STATE_CHAR * (each.length + glyph) <= room;
+      if (lane.state) html("i", `lk-is-${word(lane.state)}`, [lane.state, BRIEF[lane.state] ?? ""].find(fits) ?? "", title);
+      else if (!writer) html("i", "", lane.id === "lock" ? (room < 60 ? "" : "the truth") : room < 66 ? "" : room < 92 ? "for readers" : "what readers see", title);
       if (writer) this.folds(title, lane, `Hide the lane of ${lane.title}`);
     }
     strip.style.transform = `translateX(${-this.scroller.scrollLeft}px)`;

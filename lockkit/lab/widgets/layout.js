@@ -18,7 +18,9 @@ const LANE_NARROW = 64;
 const TINY = 420;         // a notebook of 800 pixels beside its list of files
 const LANE_TINY = 44;
 const LANE_CROWDED = 40;
+const LANE_PACKED = 20;
 const MANY_LANES = 6;     // with so many, a tiny picture has less room for the holders' names
+const MOST_LANES = 10;    // with so many, a lane is as narrow as its name: nothing is beyond the edge
 const GEN_TINY = 34;
 const EDGE_CROWDED = 26;
 const EDGE_TINY = 34;
@@ -47,6 +49,7 @@ const TIME_CHAR = 6.3;
 const BOLD_CHAR = 7.9;
 const HEAD_CHAR = 8.2;      // of a lane's head
 const HEAD_MAX = 220;
+const FIRST_MAX = 5;        // letters that the first one has at least, as "lock"
 const MONO_CHAR = 6.65;   // of a generation, in every picture
 const BOLD = new Set(["harm", "published", "refused", "conflict", "stale", "unheard", "lost", "dropped", "throttled", "fault", "wrong", "stall"]);  // of the bold ones, those of wide letters
 const LABEL = 170;        // an answer is lost so far from the writer, beyond the label of its request
@@ -111,14 +114,16 @@ const isCut = (said) => !said || said.endsWith("\u2026");
 
 /**
  * Where a lane's head is, and how wide it may be: the last one leans inward, up to the head before
- * it, if its name has no room at the edge.
+ * it, if its name has no room at the edge, and the first one outward, off the head after it.
  */
 export function headOf(lanes, i, width) {
   const { x, title } = lanes[i];
   const beside = [x - (lanes[i - 1]?.x ?? -x), (lanes[i + 1]?.x ?? 2 * width - x) - x];
-  const room = Math.min(HEAD_MAX, ...beside) - 4;
-  const wide = HEAD_CHAR * title.length;
-  if (wide <= room || i === 0 || i < lanes.length - 1) return { x, room };
+  const near = Math.min(HEAD_MAX, ...beside);
+  const room = near - (near > LANE_CROWDED ? 4 : 0);
+  const wide = HEAD_CHAR * (i ? title.length : Math.min(FIRST_MAX, title.length));
+  if (wide <= room || (i && i < lanes.length - 1)) return { x, room };
+  if (i === 0) return { x: Math.min(x, lanes[1].x - (HEAD_CHAR * lanes[1].title.length + wide) / 2), room: wide };
   const before = lanes[i - 1].x + (HEAD_CHAR * lanes[i - 1].title.length) / 2 + 6;
   const leaning = Math.max(room, Math.min(HEAD_MAX, wide, width - 2 - before));
   return { x: Math.min(x, width - 2 - leaning / 2), room: leaning };
@@ -145,8 +150,10 @@ export function layout(scene, width, options = {}) {
   const gutter = gutters(scene, narrow, shown.some((lane) => lane.id === "lock"), crowded);
   const margin = shown.length && shown[shown.length - 1].role === "writer" ? WRITER_W : TABLE_W;
   const tiny = width < TINY;
-  const edge = crowded ? EDGE_CROWDED : tiny ? EDGE_TINY : narrow ? Math.min(margin, LANE_NARROW) : margin;
-  const lanes = place(shown, width, gutter, edge, crowded ? LANE_CROWDED : tiny ? LANE_TINY : narrow || shown.length >= MANY_LANES ? LANE_NARROW : LANE_LEAST);
+  const packed = shown.length >= MOST_LANES;
+  const edge = crowded && !packed ? EDGE_CROWDED : tiny ? EDGE_TINY : narrow ? Math.min(margin, LANE_NARROW) : margin;
+  const least = crowded ? (packed ? LANE_PACKED : LANE_CROWDED) : tiny ? LANE_TINY : packed ? LANE_CROWDED : narrow || shown.length >= MANY_LANES ? LANE_NARROW : LANE_LEAST;
+  const lanes = place(shown, width, gutter, edge, least);
   const at = Object.fromEntries(lanes.map((lane) => [lane.id, lane.x]));
   const marks = scene.marks.filter((m) => at[m.lane] !== undefined);
   const wide = lanes.length ? Math.max(width, lanes[lanes.length - 1].x + edge) : width;

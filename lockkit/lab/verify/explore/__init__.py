@@ -82,17 +82,12 @@ class SearchRow:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "name": self.scenario.name,
-            "rule": self.scenario.off or None,
-            "expiry": self.scenario.policy.expiry.value,
-            "violation": self.violation,
-            "steps": self.steps,
-            "states": self.states,
-            "exhausted": self.exhausted,
-            "seconds": round(self.seconds, 3),
-            "as_expected": self.as_expected,
+            "name": self.scenario.name, "rule": self.scenario.off or None,
+            "expiry": self.scenario.policy.expiry.value, "violation": self.violation,
+            "steps": self.steps, "states": self.states, "exhausted": self.exhausted,
+            "seconds": round(self.seconds, 3), "as_expected": self.as_expected,
             "story": self.counterexample.story() if self.counterexample else [],
-        }
+        }  # fmt: skip
 
 
 def explore(scenario: SearchScenario, *, states_max: int = STATES_MAX) -> SearchRow:
@@ -111,14 +106,10 @@ def explore_so_far(
     with scenario.planted():
         found = yield from search_so_far(world, states_max)
     return SearchRow(
-        scenario,
-        found.violation,
-        len(found.path),
-        found.states,
-        found.exhausted,
+        scenario, found.violation, len(found.path), found.states, found.exhausted,
         (clock.boot_ms() - began_ms) / 1000,
         Counterexample(found.path, world) if found.violation else None,
-    )
+    )  # fmt: skip
 
 
 def explore_rows(names: Iterable[str] | None = None) -> list[SearchRow]:

@@ -34,18 +34,12 @@ def history_of(
 def _request(each: DecidedRequest) -> Event:
     answer, status = _ANSWERS[type(each.answer).__name__]
     data: dict[str, Any] = {
-        "client": each.client,
-        "method": type(each.request).__name__.lower(),
+        "client": each.client, "method": type(each.request).__name__.lower(),
         "key": getattr(each.request, "key", "") or getattr(each.request, "prefix", ""),
-        "condition": _condition(each.request),
-        "status": status,
-        "answer": answer,
-        "applied": answer == "applied",
-        "before": each.before,
-        "version": each.version,
-        "attempt": "",
-        "began_ms": each.began_ms,
-    }
+        "condition": _condition(each.request), "status": status, "answer": answer,
+        "applied": answer == "applied", "before": each.before, "version": each.version,
+        "attempt": "", "began_ms": each.began_ms,
+    }  # fmt: skip
     if isinstance(each.request, Put):
         fields = _fields(each.request.body)
         if fields is not None:
