@@ -49,9 +49,17 @@ GROUP = re.compile(r"@[^]@]*$")
 
 
 def rest_in_soak(values: Iterable[Any], *quick: Any) -> list[Any]:
-    """A parameter's values, of which `make test` takes the quick ones only."""
+    """A parameter's values, of which `make test` takes the quick ones only. A tuple has the values
+    of several parameters.
+    """
     later = pytest.mark.soak
-    return [each if each in quick else pytest.param(each, marks=later) for each in values]
+    return [
+        each if each in quick else pytest.param(*_values(each), marks=later) for each in values
+    ]
+
+
+def _values(each: Any) -> tuple[Any, ...]:
+    return each if isinstance(each, tuple) else (each,)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deaths import Died, Mortal
 from hudi_rs import read_by_hudi_rs
+from suite_plugin import rest_in_soak
 
 from lockkit.errors import TableError
 from lockkit.runtime import SiblingInterrupted
@@ -190,7 +191,7 @@ def test_a_writer_that_dies_while_rows_move_leaves_each_key_once(
     assert outcomes >= {(True, False), (False, True)}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", rest_in_soak(range(6), 0, 1, 2))
 def test_any_upserts_and_deletes_in_log_files_leave_what_a_dictionary_by_key_has(
     tmp_path: Path, seed: int
 ) -> None:
@@ -218,7 +219,7 @@ def test_any_upserts_and_deletes_in_log_files_leave_what_a_dictionary_by_key_has
             assert shown(table) == sorted(expected.values()) == by_hudi_rs(table), turn
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", rest_in_soak(range(6), 0, 1, 2))
 def test_any_upserts_and_deletes_leave_what_a_dictionary_by_key_has(
     tmp_path: Path, seed: int
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
+from suite_plugin import rest_in_soak
 from table_history import History, add, publish
 from table_world import CLOCK, CONFIG, new_table, prepare_inserts, rows
 
@@ -105,7 +106,7 @@ def between(start: str, end: str) -> Any:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", rest_in_soak(SEEDS, 0, 1))
 def test_snapshot_and_every_as_of_are_the_same_rows(
     tmp_path: Path, config: TableConfig, seed: int
 ) -> None:
@@ -169,7 +170,7 @@ def test_our_reader_waits_for_a_pending_commit_that_hudi_rs_skips(tmp_path: Path
     assert theirs(tmp_path, between(last, "29991231000000000")).num_rows == 0
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", rest_in_soak(SEEDS, 2))
 def test_file_slices_are_the_same(tmp_path: Path, config: TableConfig, seed: int) -> None:
     history = written(tmp_path, config, seed)
     table = hudi.HudiTable(f"{tmp_path}/orders")

@@ -27,5 +27,8 @@ def test_a_process_killed_at_any_write_costs_others_no_row_by_hudi_rs(
         ways = [*each_way[:-1:every], each_way[-1]]
         outcomes = [kill(server, nursery, deed, *way) for way in ways]
         if deed.dead:
+            # On a busy machine a victim's lease may end first: it gives up, and its last write,
+            # which deletes its heartbeat, is not one after its commit. Another one is killed then.
+            outcomes[-1] = outcomes[-1] or kill(server, nursery, deed, *ways[-1])
             first_visible = outcomes.index(True)
             assert first_visible > 0 and all(outcomes[first_visible:]), (ways, outcomes)

@@ -644,7 +644,7 @@ def sleeping_archiver(url: str) -> Paused:
 
 @pytest.mark.usefixtures("archived_at_once")
 @pytest.mark.parametrize(("version", "mode", "before", "step"), [
-    (9, "fenced", False, 9), (6, "fenced", True, 9),
+    (9, "fenced", False, 13), (6, "fenced", True, 13),
     *(pytest.param(*each, marks=pytest.mark.soak) for each in (
         (9, "fenced", True, 1), (6, "fenced", False, 1), (6, "hudi", False, 5),
         (9, "hudi", True, 5))),

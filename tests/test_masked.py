@@ -207,13 +207,13 @@ def test_numbers_of_json_are_no_credentials() -> None:
     assert masked(text) == text
 
 
-@pytest.mark.timeout(60)  # a quadratic search of a megabyte takes hours
+@pytest.mark.timeout(60)  # a quadratic search takes ten minutes
 @pytest.mark.parametrize(
     "part",
     ["a-", "a.", "secret", "token-", "sig", "x-amz-", "a ", "%3f", "=", "%41", "-%41", "a%2541"],
 )
-def test_a_megabyte_that_looks_like_names_is_masked_in_linear_time(part: str) -> None:
-    text = part * (1_000_000 // len(part))
+def test_much_text_that_looks_like_names_is_masked_in_linear_time(part: str) -> None:
+    text = part * (250_000 // len(part))
     assert masked(text) == text
     assert not carries_secret(text)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hudi_rs import read_by_hudi_rs
+from suite_plugin import rest_in_soak
 from test_avro_columns import COLUMNS
 from test_merge_on_read import Model, made, row, rows, shown, theirs
 
@@ -87,7 +88,7 @@ def test_another_format_is_refused_by_name_in_options_and_in_properties(value: s
 # --- what is read ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", rest_in_soak(range(6), 0, 1, 2))
 def test_writes_in_both_formats_are_read_as_the_dictionary_and_hudi_rs_read_them(
     seed: int, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hudi_rs import read_by_hudi_rs
+from suite_plugin import rest_in_soak
 
 from lockkit.errors import TableError
 from lockkit.table import CommitConflict, Table
@@ -99,8 +100,11 @@ class Places:
         return as_listed(self.rows.values())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("by", ["ts", None])
+@pytest.mark.parametrize(("kind", "by"), rest_in_soak(
+    [(kind, by) for kind in KINDS for by in ("ts", None)],
+    ("copy-on-write", "ts"), ("copy-on-write of Hudi's", None), ("merge-on-read", None),
+    ("Parquet blocks", "ts"), ("Hudi's buckets", None),
+))  # fmt: skip
 def test_partial_rows_leave_what_a_dictionary_of_values_has(
     tmp_path: Path, kind: str, by: str | None
 ) -> None:

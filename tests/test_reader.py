@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from suite_plugin import rest_in_soak
 from table_history import History, add, overwrite, publish, rows_of
 from table_world import (
     AVRO,
@@ -103,7 +104,7 @@ def save(store: Store) -> bool:
 
 
 @pytest.mark.parametrize("saved", [None, 1, 3])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", rest_in_soak(range(8), 0, 1, 2, 3))
 def test_any_history_reads_as_a_dictionary_would(
     store: Store, seed: int, saved: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

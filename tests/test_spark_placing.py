@@ -38,9 +38,11 @@ WAYS = pytest.mark.parametrize("way", [write_frame, save], ids=["write", "save"]
 
 
 @WAYS
-@pytest.mark.parametrize("name", rest_in_soak(["mor9", "mor9_commit"], "mor9"))
+@pytest.mark.parametrize(("name", "turns"), rest_in_soak(
+    [("mor9", 1), ("mor9", 3), ("mor9_commit", 3)], ("mor9", 1)
+))  # fmt: skip
 def test_a_table_that_hudi_made_is_written_where_its_writers_look_for_keys(
-    spark: Any, hudi_made: Path, tmp_path: Path, way: Any, name: str
+    spark: Any, hudi_made: Path, tmp_path: Path, way: Any, name: str, turns: int
 ) -> None:
     dice = random.Random(name)
     with adopted(hudi_made, tmp_path, name) as table:
@@ -60,7 +62,7 @@ def test_a_table_that_hudi_made_is_written_where_its_writers_look_for_keys(
         wrote("delete", 2, "k03", "k04", "k77")
         wrote("insert", 3, "k03", "k05", "k40")
         table.compact()
-        for step in range(4, 7):
+        for step in range(4, 4 + turns):
             keys = [f"k{number:02d}" for number in dice.sample(range(50), 9)]
             wrote(dice.choice(["upsert", "delete"]), step, *keys)
         found = read(spark, table.url).select("id", "v").collect()
@@ -68,12 +70,13 @@ def test_a_table_that_hudi_made_is_written_where_its_writers_look_for_keys(
 
 
 @WAYS
-@pytest.mark.parametrize(("kind", "mode"), [
-    ("COPY_ON_WRITE", "fenced"), ("MERGE_ON_READ", "fenced"),
-    pytest.param("COPY_ON_WRITE", "hudi", marks=pytest.mark.soak),
-])  # fmt: skip
+@pytest.mark.parametrize(("kind", "mode", "turns"), rest_in_soak(
+    [("COPY_ON_WRITE", "fenced", 1), ("MERGE_ON_READ", "fenced", 1), ("COPY_ON_WRITE", "fenced", 3),
+     ("MERGE_ON_READ", "fenced", 3), ("COPY_ON_WRITE", "hudi", 3)],
+    ("COPY_ON_WRITE", "fenced", 1), ("MERGE_ON_READ", "fenced", 1),
+))  # fmt: skip
 def test_a_global_index_moves_each_row_to_its_partition(
-    spark: Any, tmp_path: Path, way: Any, kind: str, mode: str
+    spark: Any, tmp_path: Path, way: Any, kind: str, mode: str, turns: int
 ) -> None:
     place, expected = {"url": f"file://{tmp_path}/orders"}, dict[str, Row]()
     options = {**SAID, **GLOBAL, WRITE + "table.type": kind, "lockkit.commit.mode": mode}
@@ -95,7 +98,7 @@ def test_a_global_index_moves_each_row_to_its_partition(
     wrote("delete", ("k1", "AP", 99, 0), ("k6", "US", 99, 0), ("nobody", "US", 99, 0))
     wrote("upsert", ("k1", "EU", 100, 4), ("k3", "AP", 40, 4), ("k4", "EU", 40, 4))
     dice = random.Random(kind)
-    for turn in range(5, 8):
+    for turn in range(5, 5 + turns):
         keys = dice.sample(range(9), 4)
         wrote("upsert", *((f"k{n}", dice.choice(["EU", "US", "AP"]), 100 * turn, turn)
                           for n in keys))  # fmt: skip
