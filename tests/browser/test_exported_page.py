@@ -62,6 +62,26 @@ def test_a_picture_beside_a_scrollbar_is_not_scrolled_sideways(
         assert room > 5, "this browser's scrollbars take no room"
 
 
+def test_what_is_chosen_stays_in_view_when_the_page_becomes_narrower(
+    tmp_path: Path, page: Any
+) -> None:
+    events = list(read(STALLED.read_text().splitlines(keepends=True)))
+    export_html(events, check(events), file := tmp_path / "story.html", title="A stall")
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.goto(f"file://{file}")
+    page.wait_for_selector(".lk[data-ready=true]", timeout=SOON_MS)
+    page.locator(".lk-mark-stale").dispatch_event("click")
+    inside = (
+        "() => { const of = name => document.querySelector(name).getBoundingClientRect();"
+        " const [box, mark] = [of('.lk-scroll'), of('.lk-mark-stale')];"
+        " return box.top <= mark.top && mark.bottom <= box.bottom; }"
+    )
+    for width, height in ((1400, 900), (1100, 430), (800, 430), (430, 430)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+        assert page.evaluate(inside), width
+
+
 def test_hostile_text_stays_text(tmp_path: Path, page: Any) -> None:
     events = [
         event(0, HOSTILE, "started", pid=1),

@@ -403,10 +403,13 @@ class View {
     this.root.dataset.ready = "true";
   }
 
-  /** What is in view: the time in its middle, or the picture's end. */
+  /** What is in view: the time of what is chosen, if that is, or of the middle, or the picture's end. */
   seen() {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
-    if (!clientHeight || !scrollTop || this.live) return null;
+    if (!clientHeight || this.live) return null;
+    const chosen = this.plan.stops[this.byId.get(this.selected)];
+    if (chosen && chosen.y >= scrollTop && chosen.y2 <= scrollTop + Math.max(clientHeight, this.tall)) return timeAt(this.plan.anchors, chosen.y2);
+    if (!scrollTop) return null;
     if (scrollTop + clientHeight >= scrollHeight - 4) return Infinity;
     return timeAt(this.plan.anchors, scrollTop + clientHeight / 2);
   }
@@ -427,8 +430,9 @@ class View {
     this.proof.hidden = !this.plan.stops.some((stop) => stop.evidence);
     if (this.live) this.follow(scene.keep ?? null);
     else if (ended) this.scroll((box) => { box.scrollTop = this.plan.height; });
-    else if (seen !== null && (this.put === undefined || typeof this.shownHarm !== "string")) this.scroll((box) => { box.scrollTop = interpolate(this.plan.anchors, seen) - box.clientHeight / 2; });
+    else if (seen !== null && (this.put === undefined || this.selected || typeof this.shownHarm !== "string")) this.scroll((box) => { box.scrollTop = interpolate(this.plan.anchors, seen) - box.clientHeight / 2; });
     else this.atHarm();
+    this.tall = this.scroller.clientHeight;   // a narrow picture may be lower
     this.visible(true);
     this.scrub();
   }
