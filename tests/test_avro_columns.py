@@ -19,7 +19,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_log_files import block
 
@@ -178,6 +178,11 @@ def by_fastavro(put: Block) -> list[str]:
     return [repr(sorted(row.items())) for row in again]
 
 
+SLOW_ROWS = settings(max_examples=settings.default.max_examples // 2)
+"""They are large, and fastavro is slow."""
+
+
+@SLOW_ROWS
 @given(st.lists(FLAT, min_size=1) | ALIKE, st.sampled_from([1, 2, 64]))
 def test_numpy_decodes_rows_as_fastavro_does(rows: list[dict[str, Any]], walk: int) -> None:
     put = committed(*rows)
@@ -369,6 +374,7 @@ def records_of(put: Block) -> Iterator[bytes]:
         at += 4 + size
 
 
+@SLOW_ROWS
 @given(st.lists(FLAT, min_size=2))
 def test_a_text_that_begins_as_records_do_is_not_taken_for_one(rows: list[dict[str, Any]]) -> None:
     like = b"\0\0\0\1\x02\x2220260101000000001"
@@ -401,6 +407,7 @@ def test_a_block_with_another_type_is_left_to_another_decoder(kind: Any) -> None
     assert by_numpy(Block(AVRO, {SCHEMA: json.dumps(described)}, put.content)) is None
 
 
+@SLOW_ROWS
 @given(st.lists(FLAT, min_size=1))
 def test_polars_encodes_rows_as_fastavro_does(rows: list[dict[str, Any]]) -> None:
     pytest.importorskip("polars", reason=WHY)

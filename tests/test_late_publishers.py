@@ -182,13 +182,13 @@ def saved_state(table: Table) -> tuple[str, Model]:
 
 
 @pytest.mark.parametrize(("version", "kind", "write", "every"), [
-    (9, COW, "overwrite", 2),
+    (9, COW, "overwrite", 3),
     *(pytest.param(*each, 1, marks=pytest.mark.soak) for each in EVERY_KIND),
 ])  # fmt: skip
 def test_a_writer_that_was_overtaken_publishes_nothing_that_a_restore_took_back(
     tmp_path: Path, version: int, kind: str, write: str, every: int
 ) -> None:
-    """It goes on at each second request in `make test`, at all of them in `make soak`."""
+    """It goes on at each third request in `make test`, at all of them in `make soak`."""
     with made(tmp_path / "made", version, kind=kind) as table:
         saved, model = saved_state(table)
     for most in range(1, TRIES_MAX, every):
