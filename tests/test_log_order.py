@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import datetime
 import math
+from itertools import product
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hudi_rs import read_by_hudi_rs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockkit.table import Table
 from lockkit.table.read import log_order
 from lockkit.table.read.log_order import DELETE, DELETE_ALWAYS, FLAGGED, ROW
 
@@ -48,11 +52,49 @@ def test_values_that_rise_in_time_are_compared_once(
     assert log_order.all_replace([pa.chunked_array([stored], kind)], [pa.array(new, kind)])
 
 
-@pytest.mark.parametrize(("stored", "new"), [([math.nan, 0.0], [1.0]), ([0.0], [math.nan])])
-def test_numbers_that_may_be_nan_are_compared_row_by_row(
-    stored: list[float], new: list[float]
+@pytest.mark.parametrize(("stored", "new", "all_win"), [
+    ([math.nan, 0.0], [1.0], False), ([0.0], [math.nan], True), ([0.0], [-0.0], False),
+    ([-0.0, -1.0], [0.0], True),
+])  # fmt: skip
+def test_numbers_with_a_point_have_javas_order(
+    stored: list[float], new: list[float], all_win: bool
 ) -> None:
-    assert not log_order.all_replace([pa.chunked_array([stored])], [pa.array(new)])
+    assert log_order.all_replace([pa.chunked_array([stored])], [pa.array(new)]) is all_win
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_two_zeros_are_ordered_as_hudi_rs_orders_them(
+    table_type: str, kind: pa.DataType, tmp_path: Path
+) -> None:
+    rounds = list(zip(*product([-1.0, -0.0, 0.0, 1.0], repeat=3), strict=True))
+    keys = [str(n) for n in range(len(rounds[0]))]
+    url = f"file://{tmp_path}/t"
+    with Table.create(url, record_key="id", precombine="at", table_type=table_type) as table:
+        for number, values in enumerate(rounds):
+            v = [number] * len(keys)
+            table.upsert(pa.table({"id": keys, "at": pa.array(values, kind), "v": v}))
+        stays = {key: _greatest(values) for key, *values in zip(keys, *rounds, strict=True)}
+        assert shown(read_by_hudi_rs(url)) == shown(table.read()) == stays
+        if table_type == "MERGE_ON_READ":
+            table.compact()
+            assert shown(table.read()) == stays
+        at = [value for values in rounds for value in values]
+        v = [number for number in range(len(rounds)) for _ in keys]
+        batch = pa.table({"id": [f"{key} at once" for key in keys * 3], "at": pa.array(at, kind),
+                          "v": v})  # fmt: skip
+        table.upsert(batch)
+        once = {f"{key} at once": value for key, value in stays.items()}
+        assert shown(table.read()) == stays | once
+
+
+def _greatest(values: list[float]) -> int:
+    """The place of the last of the greatest."""
+    return max(range(len(values)), key=lambda n: (values[n], math.copysign(1, values[n]), n))
+
+
+def shown(found: pa.Table) -> dict[str, int]:
+    return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
 
 
 def test_two_ordering_columns_are_compared_row_by_row() -> None:

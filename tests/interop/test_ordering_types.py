@@ -19,9 +19,11 @@ from lockkit.table.services.adopt import adopt
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 WRITE = "hoodie.datasource.write."
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
+ZEROS = [-0.0, 0.0, 1.0, 2.0]
 KINDS: dict[str, tuple[str, pa.DataType, Any, Any]] = {
     "int32": ("int", pa.int32(), lambda n: n, lambda n: n),
     "double": ("double", pa.float64(), lambda n: n + 0.5, lambda n: n + 0.5),
+    "zeros": ("double", pa.float64(), lambda n: ZEROS[n - 9], lambda n: ZEROS[n - 9]),
     "float": ("float", pa.float32(), lambda n: n + 0.5, lambda n: n + 0.5),
     "date": ("date", pa.date32(), lambda n: date(2026, 1, n), lambda n: f"2026-01-{n:02d}"),
     "timestamp": ("timestamp", pa.timestamp("us", "UTC"), lambda n: DAY + timedelta(days=n),

@@ -1,13 +1,15 @@
 """Which entry of a key stands: the rule of merge on read, over Arrow columns.
 
 Of one key the later entry wins, or the one with the greater ordering values (equal: the later;
-null is the least, NaN the greatest). A delete without an ordering value always wins, and only a
-row ends it. As in Hudi, log files are merged among themselves before the base file: after such a
-delete a row with a smaller value than the base file's brings that one back.
+null is the least, NaN the greatest, and -0.0 is less than 0.0, as in Java). A delete without an
+ordering value always wins, and only a row ends it. As in Hudi, log files are merged among
+themselves before the base file: after such a delete a row with a smaller value than the base file's
+brings that one back.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +36,7 @@ def standing(index: KeyIndex, kinds: pa.Array, order: Sequence[pa.Array]) -> pa.
     if order:
         place = place.filter(_after_deletes(code, place, kinds))
     columns = {"code": code}
-    for number, column in enumerate(order):
+    for number, column in enumerate(map(comparable, order)):
         if column.null_count:
             columns[f"valid {number}"] = column.is_valid().cast(pa.int8())
         columns[f"value {number}"] = column
@@ -54,34 +56,46 @@ def replaces(stored: Sequence[Any], kinds: pa.Array, order: Sequence[pa.Array]) 
     less: Any = pa.repeat(pa.scalar(False), len(kinds))
     equal: Any = pa.repeat(pa.scalar(True), len(kinds))
     for old, new in zip(stored, order, strict=True):
-        less = pc.or_(less, pc.and_(equal, _is_less(new, old)))
-        equal = pc.and_not(equal, pc.or_(_is_less(new, old), _is_less(old, new)))
+        less = pc.or_(less, pc.and_(equal, is_less(new, old)))
+        equal = pc.and_not(equal, pc.or_(is_less(new, old), is_less(old, new)))
     return pc.or_(pc.invert(less), pc.equal(kinds, DELETE_ALWAYS))
 
 
 def all_replace(stored: Sequence[Any], order: Sequence[pa.Array]) -> bool:
     """Whether every entry surely wins against every row of the base file.
 
-    It is so if the table's rows rise in time. One ordering column is compared, without NaN.
+    It is so if the table's rows rise in time. One ordering column is compared.
     """
     import pyarrow.compute as pc
-    import pyarrow.types as is_
 
-    if len(order) != 1 or order[0].null_count or is_.is_floating(order[0].type):
+    if len(order) != 1 or order[0].null_count:
         return False
-    least, most = pc.min_max(order[0])["min"], pc.min_max(stored[0])["max"]
+    least = pc.min_max(comparable(order[0]))["min"]
+    most = pc.min_max(comparable(stored[0]))["max"]
     return not most.is_valid or pc.less_equal(most, least).as_py() is True
 
 
-def _is_less(one: Any, other: Any) -> Any:
+def is_less(one: Any, other: Any) -> Any:
+    """Null is less than any value."""
+    import pyarrow.compute as pc
+
+    found = pc.fill_null(pc.less(comparable(one), comparable(other)), False)
+    return pc.or_(found, pc.and_(pc.is_null(one), pc.is_valid(other)))
+
+
+def comparable(column: Any) -> Any:
+    """Numbers with a point as the integers of Java's order: -0.0 is less than 0.0, NaN greatest."""
+    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as is_
 
-    found = pc.fill_null(pc.less(one, other), False)
-    if is_.is_floating(one.type):
-        nan = pc.and_(pc.is_nan(other), pc.invert(pc.is_nan(one)))
-        found = pc.or_(found, pc.fill_null(nan, False))
-    return pc.or_(found, pc.and_(pc.is_null(one), pc.is_valid(other)))
+    if not is_.is_floating(column.type):
+        return column
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    numbers = column.cast(pa.float64())
+    bits = pc.if_else(pc.is_nan(numbers), math.nan, numbers).view(pa.int64())
+    return pc.if_else(pc.less(bits, 0), pc.bit_wise_xor(bits, (1 << 63) - 1), bits)
 
 
 def _after_deletes(code: Any, place: Any, kinds: Any) -> Any:

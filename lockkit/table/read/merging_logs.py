@@ -210,7 +210,8 @@ def keys_to_write_whole(
     beaten = pc.is_in(every, value_set=place.filter(pc.and_not(place.is_valid(), goes)))
     late, newest = beaten, last.rows.take(pc.index_in(found.keys, value_set=last.keys))
     for value, name in zip(found.order, of.ordering, strict=True):
-        late = pc.or_(late, pc.fill_null(pc.not_equal(value, newest[name]), True))
+        same = pc.equal(*map(log_order.comparable, (value, newest[name])))
+        late = pc.or_(late, pc.invert(pc.fill_null(same, False)))
     return found.keys.filter(pc.if_else(is_row, late, pc.invert(beaten)))
 
 

@@ -21,10 +21,11 @@ from lockkit.table.format.property_keys import INDEX
 from lockkit.table.format.row_partitions import partition_numbers
 from lockkit.table.format.schema import RECORD_KEY, conform
 from lockkit.table.read.bucket_groups import buckets_of
+from lockkit.table.read.log_order import is_less
 from lockkit.table.read.log_slice import LogSlice
 from lockkit.table.read.reader import scan_planned
 from lockkit.table.write.log import key_scan
-from lockkit.table.write.merge import beats, upserts
+from lockkit.table.write.merge import upserts
 from lockkit.table.write.merging import GroupMerge, RowGroup, RowsInMemory, any_key, grouped
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def everywhere(merge: GroupMerge, rows: pa.Table) -> GroupMerge:
         if len(stored.column_names) > 1:
             name = stored.column_names[1]
             at = pc.index_in(keys, value_set=stored[RECORD_KEY])
-            stays = pc.and_(hit, beats(stored[name].take(at), rows[name]))
+            stays = pc.and_(hit, is_less(rows[name], stored[name].take(at)))
             stays = stays.combine_chunks() if isinstance(stays, pa.ChunkedArray) else stays
             beaten, hit = pc.or_(beaten, stays), pc.and_not(hit, stays)
         if pc.any(hit).as_py():

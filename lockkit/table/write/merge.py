@@ -54,6 +54,7 @@ def upserts(target: Target, rows: pa.Table) -> GroupChanges:
     A row without a precombine value is less than any that has one. `TableError` on a missing key.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     config, rows = target.config, plain(rows)
     keys = record_keys(config, rows).combine_chunks()
@@ -62,20 +63,16 @@ def upserts(target: Target, rows: pa.Table) -> GroupChanges:
     if rows.num_rows > 1 and len(keys.unique()) < len(keys):
         numbered = pa.table({"key": keys, "row": pa.arange(0, rows.num_rows)})
         if config.precombine is not None:
-            numbered = _sorted(numbered.append_column("best", rows[config.precombine]))
+            from lockkit.table.read.log_order import comparable
+
+            best = comparable(rows[config.precombine])
+            least = pa.table({"valid": best.is_valid().cast(pa.int8()), "value": best})
+            rising = [(name, "ascending") for name in least.column_names]
+            numbered = numbered.take(pc.sort_indices(least, sort_keys=rising))  # equal ones stay
         last = numbered.group_by("key", use_threads=False).aggregate([("row", "last")])
         stay = last["row_last"].combine_chunks().sort()
         rows, keys = rows.take(stay), keys.take(stay)
     return GroupChanges(keys, rows)
-
-
-def _sorted(numbered: pa.Table) -> pa.Table:
-    """By the precombine value, rows without one first; equal ones in their order of arrival."""
-    import pyarrow as pa
-
-    numbered = numbered.sort_by([("best", "ascending"), ("row", "ascending")])
-    none = numbered["best"].is_null()
-    return pa.concat_tables([numbered.filter(none), numbered.filter(numbered["best"].is_valid())])
 
 
 def deletions(target: Target, rows: pa.Table) -> GroupChanges:
@@ -101,6 +98,8 @@ def merge(
     best = draft.target.config.precombine if changes.rows is not None else None
     newer = None
     if best is not None and changes.rows is not None:
+        from lockkit.table.read.log_order import is_less
+
         only = draft.columns.empty_table().select([best]).schema
         newer = conform(changes.rows.select([best]), only)[best]
     deleted = 0
@@ -117,7 +116,7 @@ def merge(
         hits.append(place.drop_null())
         if newer is not None and best in rows.column_names:
             stored = conform(rows.select([best]), draft.columns.empty_table().select([best]).schema)
-            stays = pc.and_(goes, beats(stored[best], newer.take(place)))
+            stays = pc.and_(goes, is_less(newer.take(place), stored[best]))
             beaten.append(place.filter(stays))
             goes = pc.and_not(goes, stays)
         deleted += (pc.sum(goes).as_py() or 0) if changes.rows is None else 0
@@ -163,18 +162,6 @@ def filled(rows: pa.Table, replaced: list[pa.Table]) -> pa.Table:
     for name in old.column_names[:-1]:
         rows = rows.append_column(name, old[name].take(at))
     return rows
-
-
-def beats(stored: Any, newer: Any) -> Any:
-    """Where the stored value is greater; null is less than any value, NaN more than any other."""
-    import pyarrow.compute as pc
-    import pyarrow.types as is_
-
-    greater = pc.fill_null(pc.greater(stored, newer), False)
-    if is_.is_floating(stored.type):
-        nan = pc.and_(pc.is_nan(stored), pc.invert(pc.is_nan(newer)))
-        greater = pc.or_(greater, pc.fill_null(nan, False))
-    return pc.or_(greater, pc.and_(stored.is_valid(), newer.is_null()))
 
 
 def _at(places: list[Any], count: int) -> pa.Array:
