@@ -292,6 +292,25 @@ def test_a_read_that_was_sent_again_is_one_look_and_no_look_says_that_the_lock_w
     assert (brace["label"], brace["detail"]) == ("looks x3", "W1 looked 3 more times")
 
 
+@pytest.mark.parametrize(("until_ms", "granted_ms", "drawn_as"), [
+    (2_500.0, None, [("wrong", "never granted", [2_020, 7_000])]),
+    (9_000.0, 3_040, [("wrong", "never granted", [2_020, 2_040]), ("belief", "", [2_040, 7_000])]),
+], ids=["its lease was over before", "it was granted afterwards"])  # fmt: skip
+def test_no_client_is_drawn_as_holding_what_it_was_not_granted_before_it_counted_on_it(
+    until_ms: float, granted_ms: int | None, drawn_as: list[Any]
+) -> None:
+    later = [ask(3_030, "renew", "a/2", request=2),
+             decides(granted_ms, 200, "a/2", epoch=2)] if granted_ms else []  # fmt: skip
+    drawn = scene(story_of([
+        ask(1_000, "acquire", "b/1", "W2"), decides(1_010, 200, "b/1", client="W2", epoch=1),
+        ask(2_000, "release", "b/2", "W2", 2), decides(2_010, 200, "b/2", client="W2", epoch=1),
+        event(3_020, "W1", "held", epoch=2, until_ms=until_ms, version=""), *later,
+        event(8_000, "W1", "note", text="works"),
+    ]))  # fmt: skip
+    bars = [(bar["kind"], bar["label"], bar["t"]) for bar in drawn["bars"] if bar["lane"] == "W1"]
+    assert bars == drawn_as
+
+
 @pytest.mark.parametrize("who", ["W1", "operator"])
 def test_a_lock_object_that_is_deleted_has_no_holder(who: str) -> None:
     release = [ask(2_000, "release", "", request=2)] if who == "W1" else []

@@ -120,11 +120,8 @@ def replayed(
     return {
         "scene": scene or whole(events, evidence=verdict.evidence if verdict else ()),
         "status": {"state": "replay", "log": log_lines(events), **judged(verdict)},
-        "live": False,
-        "beats": False,
-        "selected": "",
-        "cursor": -1,
-    }
+        "live": False, "beats": False, "selected": "", "cursor": -1,
+    }  # fmt: skip
 
 
 def drawing() -> str:

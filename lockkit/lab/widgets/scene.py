@@ -12,6 +12,7 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import inf
@@ -55,7 +56,7 @@ CONFLICTS = ("CommitConflict", "EarlyConflict", "LateInstant")
 CAUSE_CHARS = 40
 TAKEOVER_MS = 3_000.0
 """How much of what follows a takeover stays in the live picture of a long stall."""
-NEVER = "never granted"
+NEVER, PAST = "never granted", "past its lease"
 NO_LANE = -1
 """The hue of a client that has no lane, as of the one that created the table."""
 
@@ -120,7 +121,8 @@ class _Painter:
         first = story.generations[0] if story.generations else None
         self.whole = first is None or (first.n == 1 and not first.before)
         """Whether the store's record, if there is one, begins before the first grant."""
-        self.given = {(owner, epoch) for owner, epoch, _, _, _ in self.grants if epoch}
+        self.given = {(each[0], each[1]): each[2] for each in reversed(self.grants) if each[1]}
+        """When each epoch was given to whom."""
         self.believed = {(each.who, each.epoch): each for each in story.beliefs}
         self.landed = {instant_of(each.key): each.decided_ms or 0.0 for each in story.exchanges
                        if each.applied and each.key.endswith(COMPLETED)}  # fmt: skip
@@ -347,13 +349,23 @@ class _Painter:
                     "detail": f"{label}: the lease has ended and no client has taken the lock yet",
                 }  # fmt: skip
 
-    def _beliefs(self) -> Iterator[Scene]:
+    def _spans(self) -> Iterator[BeliefSpan]:
+        """The beliefs; in two parts where a client's own later write made its belief true."""
         for each in self.story.beliefs:
+            since = self.given.get((each.who, each.epoch), 0.0)
+            if each.began_ms < since < (each.ended_ms or self.now) and not self._heard(each):
+                first, last = each.places
+                yield replace(each, ended_ms=since, places=[first, None])
+                each = replace(each, id=f"{each.id}b", began_ms=since, places=[None, last])
+            yield each
+
+    def _beliefs(self) -> Iterator[Scene]:
+        for each in self._spans():
             end = self.now if each.ended_ms is None else each.ended_ms
             if not self._inside(each.began_ms, end):
                 continue
-            over = self._over(each)
-            taken, another = over < each.until_ms, "the lock object does not name it"
+            over, wrong = self._over(each), self._wrong(each)
+            why = "its lease is over" if wrong == PAST else "the lock object does not name it"
             who, hue = text(each.who), self._hue(each.who)
             proves = self._proves(
                 (each.began_ms, each.who, "held"), (each.began_ms, each.who, "renewed")
@@ -369,20 +381,19 @@ class _Painter:
             if never or end - over > STALE_SLACK_MS:
                 yield {
                     "id": f"{each.id}r", "lane": who, "kind": "wrong", "hue": hue,
-                    "label": self._wrong(each), "t": [self._t(over), self._t(end)],
+                    "label": wrong, "t": [self._t(over), self._t(end)],
                     "n": [each.places[0] if never else None, each.places[1]],
                     "evidence": proves and never,
-                    "detail": f"{who} {'still ' * (not never)}counts on epoch "
-                              f"{each.epoch}, but {another if taken else 'its lease is over'}",
+                    "detail": f"{who} {'still ' * (not never)}counts on epoch {each.epoch}, "
+                              f"but {why}",
                 }  # fmt: skip
 
     def _wrong(self, each: BeliefSpan) -> str:
         """Why this belief is false at its end: the lane's head and the bar say the same."""
-        over = self._over(each)
-        if over == each.until_ms:
-            return "past its lease"
-        given = (each.who, each.epoch) in self.given
-        return "superseded" if over > each.began_ms or given or self._heard(each) else NEVER
+        given = self.given.get((each.who, each.epoch), inf) <= each.began_ms
+        if not (given or self._over(each) > each.began_ms or self._heard(each)):
+            return NEVER
+        return "superseded" if (self._taken(each) or inf) < each.until_ms else PAST
 
     def _heard(self, belief: BeliefSpan) -> bool:
         """Whether its client was told, just before, that its write was applied."""
@@ -394,7 +405,7 @@ class _Painter:
 
     def _over(self, each: BeliefSpan) -> float:
         """When this belief became false: its lease ended, or another client took the lock."""
-        return min(each.until_ms, self._taken(each) or each.until_ms)
+        return max(each.began_ms, min(each.until_ms, self._taken(each) or each.until_ms))
 
     def _taken(self, belief: BeliefSpan) -> float | None:
         """When another client was granted the lock after this one; None if that never happened.
@@ -405,7 +416,10 @@ class _Painter:
         around = self.grants[max(0, after - 1) : after + 1]
         looked = (each.place == "lock" and each.decided_ms for each in self.story.exchanges)
         known = after or (self.whole and any(looked) and not self._heard(belief))
-        if known and not any(map(partial(_counted_on, belief), around)):
+        inside = any(map(partial(_counted_on, belief, 0.0), around)) or (
+            any(map(partial(_counted_on, belief, JOIN_SLACK_MS), around)) and self._heard(belief)
+        )  # fmt: skip
+        if known and not inside:
             # Live, a client's line may come before the store's record of its grant.
             ahead = any(each.who == belief.who and each.outcome == "applied"
                         and each.decided_ms is None for each in self.shown)  # fmt: skip
@@ -603,11 +617,11 @@ def grants(story: HistoryModel) -> Iterator[Grant]:
         yield _grant(story, reported, current, None)
 
 
-def _counted_on(belief: BeliefSpan, grant: Grant) -> bool:
+def _counted_on(belief: BeliefSpan, slack_ms: float, grant: Grant) -> bool:
     """Whether a belief begins in this grant; the clocks of client and store may differ."""
     owner, epoch, began_ms, _, ended_ms = grant
     same = owner == belief.who and (not epoch or not belief.epoch or epoch == belief.epoch)
-    return same and began_ms - JOIN_SLACK_MS <= belief.began_ms < (ended_ms or inf)
+    return same and began_ms - slack_ms <= belief.began_ms < (ended_ms or inf)
 
 
 def overtaken_at(held: list[Grant]) -> list[float | None]:

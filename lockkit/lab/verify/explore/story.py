@@ -174,13 +174,9 @@ class PathStory:
                 raise AssertionError(f"no answer: {answer!r}")
 
     def _does(
-        self,
-        who: str,
-        action: Action,
-        old: ExplorerClient,
-        new: ExplorerClient,
+        self, who: str, action: Action, old: ExplorerClient, new: ExplorerClient,
         stored: StoredState,
-    ) -> str | None:
+    ) -> str | None:  # fmt: skip
         until_ms = self._now_ms + (new.state.until_ms or 0) * TICK_MS
         match action:
             case ReadRecord():
@@ -219,13 +215,9 @@ class PathStory:
                 assert_never(action)
 
     def _sends(
-        self,
-        who: str,
-        record: Record,
-        over: Version | None,
-        old: ExplorerClient,
+        self, who: str, record: Record, over: Version | None, old: ExplorerClient,
         new: ExplorerClient,
-    ) -> str:
+    ) -> str:  # fmt: skip
         write = new.state.out
         assert write is not None
         was = old.state.out

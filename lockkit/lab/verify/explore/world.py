@@ -306,13 +306,9 @@ class LeaseWorld:
         return MoveOutcome(move, number, self.stores.of(stored), violation=why)
 
     def _answer(
-        self,
-        actor: ExplorerClient,
-        stored: StoredState,
-        answer: WriteAnswer,
-        name: int,
+        self, actor: ExplorerClient, stored: StoredState, answer: WriteAnswer, name: int,
         what: str = "step",
-    ) -> MoveOutcome:
+    ) -> MoveOutcome:  # fmt: skip
         now = self.nows[actor.index]
         after = self._hear(replace(actor, out=None), stored, WriteAnswered(now, answer), name)
         return replace(after, move=replace(after.move, what=what))
