@@ -289,24 +289,62 @@ def test_a_writer_that_loses_the_fence_offers_its_commit_and_both_are_there(url:
     assert values(url) == judged(url) == dict.fromkeys("abcd", 0)
 
 
-def test_an_upsert_under_contention_lists_twice_and_offers_nothing_if_it_comes_first(
+def contending(one: Table, other: Table) -> None:
+    """`one` has lost the fence to `other`, and all is published."""
+    one.append(rows("a"))
+    other.append(rows("b"))
+    before_fence(one, lambda: other.upsert(rows("b", v=1)))
+    one.upsert(rows("a", v=1))
+    other.upsert(rows("b", v=2))
+    published(one)
+    published(other)
+
+
+def test_an_upsert_among_others_lists_beside_its_file_and_offers_nothing_if_it_comes_first(
     url: str,
 ) -> None:
     asked: list[str] = []
     with Table(url) as one, Table(url) as other:
-        one.append(rows("a"))
-        other.append(rows("b"))
-        before_fence(one, lambda: other.upsert(rows("b", v=1)))
-        one.upsert(rows("a", v=1))  # it loses the fence: from now on it lists before it decides
-        other.upsert(rows("b", v=2))
-        published(one)
-        published(other)
+        contending(one, other)
         spy(one, asked.append)
         one.upsert(rows("a", v=2))
-        sent = list(asked)
+        sent = asked[: asked.index(f"put {FENCE_KEY}")]
     assert values(url) == judged(url) == {"a": 2, "b": 2}
     assert not [each for each in sent if each.endswith(".offer")], sent
-    assert sum(each.startswith("list") for each in sent) == 2, sent
+    kinds = [each.partition(" ")[0] for each in sent]
+    assert kinds.count("list") == kinds.count("get") == 1, sent
+    data = next(at for at, each in enumerate(sent) if each.endswith(".parquet"))
+    assert sent.index(f"get {FENCE_KEY}") < data, "its snapshot is what that fence decided"
+    assert kinds.index("list") in (data - 1, data + 1), "in parallel"
+
+
+def test_an_upsert_among_others_finds_what_was_committed_before_it_began(url: str) -> None:
+    with Table(url) as one, Table(url) as other:
+        contending(one, other)
+        other.append(rows("c", v=1))
+        one.upsert(rows("c", v=2))  # in a file group of its own, its key would be there twice
+        found = Table(url).read()["id"].to_pylist()
+    assert sorted(found) == ["a", "b", "c"]
+    assert values(url) == judged(url) == {"a": 1, "b": 2, "c": 2}
+
+
+def test_an_upsert_among_others_begins_again_if_a_later_instant_is_completed_meanwhile(
+    url: str,
+) -> None:
+    asked: list[str] = []
+    with Table(url) as one, Table(url) as two, Table(url, clock=Clock(offset_ms=2_000)) as other:
+        contending(one, two)
+
+        def meanwhile(request: str) -> None:
+            asked.append(request)
+            if [each[:4] for each in asked].count("list") == 1 and request.startswith("list"):
+                other.append(rows("d"))
+                published(other)
+
+        spy(one, meanwhile)
+        one.upsert(rows("a", v=2))
+    assert sum(each.endswith(".parquet") for each in asked if each.startswith("put")) == 2, asked
+    assert values(url) == judged(url) == {"a": 2, "b": 2, "d": 0}
 
 
 def test_an_offer_is_read_once(url: str) -> None:

@@ -103,7 +103,7 @@ ORDER = {
         "creation decide markers discarding transaction prepared news rewriting "
         "outgrown "
         "commit committing group.mode mode "
-        "publish group.ahead group.gone group.process group.refused group.waiting group.publish "
+        "publish group.refused group.ahead group.gone group.process group.waiting group.publish "
         "rollback failed condition concurrency "
         "nonblocking "
         "contract"

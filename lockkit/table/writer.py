@@ -34,6 +34,7 @@ from lockkit.table.occ.concurrency import see_conditions
 from lockkit.table.occ.conflict import BUCKET, SIMPLE
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.creation import create_table
+from lockkit.table.occ.group.refused import LateInstant
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.nonblocking import refuse_blocking, refuse_replacing, strategy_for
@@ -148,7 +149,11 @@ class TableWrite(ABC):
                 known, files, action=_action(self.requested.operation, known.config),
                 short=self.buffer is not None,
             )  # fmt: skip
-            committed = run(way, self.store, self.clock)
+            try:
+                committed = run(way, self.store, self.clock)
+            except LateInstant as late:  # nothing that it knows has become wrong
+                self.found = replace(known, newest=max(known.newest, late.instant)), seen
+                raise
         if committed is None:
             return self.once(begins - 1) if again else None
         with after_commit(committed):

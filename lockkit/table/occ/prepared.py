@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Parallel, Procedure
+from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, create
 from lockkit.table.errors import OutdatedHandle, RefusedOption, TableChanged
 from lockkit.table.format.base_file import BaseFile
@@ -123,10 +123,8 @@ def prepare(
         transaction.taken, stats, schema=schema, operation=operation, replaced=replaced,
         known_partitions=known_partitions, extra=extra,
     )  # fmt: skip
-    if unsent:
-        body, _ = yield Parallel((drafted, create_files(unsent)))
-    else:
-        body = yield from drafted
+    beside = [transaction.beside()] if transaction.beside else []
+    body, *_ = yield from all_of([drafted, *([create_files(unsent)] if unsent else []), *beside])
     return Prepared(transaction, stats, replaced, operation, body, grows)
 
 

@@ -109,6 +109,8 @@ class Transaction:
     """Its instant, and what proves that the instant is its own."""
     timeline: Timeline
     """Listed after the instant was taken, from `horizon` on."""
+    beside: Callable[[], Procedure[None]] | None = field(default=None, compare=False, repr=False)
+    """What is to be done while its files are sent (group commit)."""
 
     @property
     def instant(self) -> str:
@@ -214,7 +216,9 @@ def take(
             if not isinstance(made, Found):
                 return replace(offer, version=made)
         # Writers that collide at one instant spread over the next ones.
-        at_ms += len(LANES) * (1 + zlib.crc32(f"{attempt}{tries}".encode()) % (2 * tries + 1))
+        spread = len(LANES) * (zlib.crc32(f"{attempt}{tries}".encode()) % (2 * tries + 1))
+        now_ms = next_instant_ms(known.newest, (yield WallMs()), action)
+        at_ms = max(at_ms + len(LANES), now_ms) + spread
     raise TableChanged(instant, f"and {TAKES_MAX - 1} more were taken by others", "try again")
 
 

@@ -95,6 +95,11 @@ def as_last_listed(client: Any, after: str) -> Any:
     return client.timeline and replace(client.timeline, fence=(client.known, client.version))
 
 
+def as_known(client: Any, _found: Any) -> Any:
+    """The fence that its client knew before the write was called."""
+    return client.known
+
+
 def of_that_group(own: Any, at: Any) -> bytes | None:
     """What this process has written last to the file group, whether it is the slice's or not."""
     found: tuple[str, bytes] = own._kept.get((at.partition, at.file_id), ("", None))
@@ -142,6 +147,10 @@ _SAYS: dict[str, tuple[str, dict[str, Any]]] = {
                       {f"{_U}:as_decided": as_last_listed}),
     "nothing at once": ("a rewrite without a listing that would change nothing reads no fence",
                         {f"{_W}:changes_nothing": answering(None)}),
+    "begun as known": ("a rewrite among others begins on the fence that its client knew before",
+                       {f"{_U}:_learned": as_known}),
+    "begun late": ("a rewrite among others begins on a fence that names a later instant",
+                   {f"{_U}:is_begun": lambda _client, begun, _taken: begun is not None}),
     "own files": ("what a process has written last to a file group counts as the group's latest",
                   {"lockkit.lab.verify.table.rows:kept": of_that_group}),
 }  # fmt: skip

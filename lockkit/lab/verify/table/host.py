@@ -26,7 +26,7 @@ from lockkit.table.occ.committing import commit, commit_alone
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group.ahead import GroupAppend
-from lockkit.table.occ.group.commit import GroupClient
+from lockkit.table.occ.group.commit import CONTENDED_FOR, GroupClient
 from lockkit.table.occ.group.fence import parse_group_fence
 from lockkit.table.occ.group.publish import in_group, new_client, publish_behind, publish_together
 from lockkit.table.occ.prepared import Prepared
@@ -164,7 +164,9 @@ class SimHost:
     def _may_forget(self) -> None:
         """That it has met others is a hint: whatever it believes, nothing may break."""
         hints = self.table.hints
-        if hints is not None and hints.random() < (0.9 if self.table.steady else 0.5):
+        if hints is not None and self.table.meets and hints.random() < 0.8:
+            self.together.contended = CONTENDED_FOR
+        elif hints is not None and hints.random() < (0.9 if self.table.steady else 0.5):
             self.together.contended = 0
 
     def _publish_alone(
@@ -185,6 +187,8 @@ class SimHost:
         self.table.world.reached |= {"unlisted"} if unlisted else set()
         done = yield from publish_together(self.together, prepared, strategy, self.appending)
         self.table.world.reached |= {"unlisted commit"} if unlisted else set()
+        if self.appending is not None and self.appending.beside is not None:
+            self.table.world.reached.add("listed beside its files")
         while self.together.behind:
             way = publish_behind(self.together, self.together.behind.pop())
             self.table.world.spawn(self.session.node, way)

@@ -80,6 +80,7 @@ BLOCKED = "the next writer can commit"
 ALIVE = "no client ends the heartbeat of a writer that lives"
 STALLS_DECIDED = 0.2
 STEADY = 0.6
+MEETS = 0.3
 SLOW = 0.3
 """How often Hudi's clocks differ by more than Hudi allows, in the scenario `hudi-table`."""
 CUT_OFF, CUT_OFF_OFTEN = 0.1, 0.5
@@ -118,6 +119,9 @@ class TableRun(SeedRun):
     """With group commit: a busy client forgets now and then that it has met others."""
     steady: bool = False
     """With group commit: writers hardly pause, so that their rewrites begin without a listing."""
+    meets: bool = False
+    """With group commit: they mostly believe that they meet others, so their rewrites read the
+    fence first, and list while they send their files."""
     window_max: int = GROUP_WINDOW_MAX
     """How many decisions the fence of group commit remembers."""
     foreign: int = 0
@@ -320,6 +324,7 @@ def _set_up(
         run.steady = often and not run.hurried and not version
         run.hints = hints if hints.random() < 0.5 or run.steady else None
         run.warm |= run.steady
+        run.meets = run.steady and random.Random(f"table meets {seed}").random() < MEETS
     if play == HUDI:
         beside = random.Random(f"table hudi {seed}")
         run.foreign = beside.choice((1, 1, 2)) if only or beside.random() < 0.5 else 0

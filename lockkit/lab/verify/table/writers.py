@@ -20,6 +20,7 @@ from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import GROUP
 from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.group.refused import LateInstant
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.read.bucket_groups import bucket_file_id, generations
@@ -201,7 +202,12 @@ class SimWriter:
             return prepared
 
         attempt = self._attempt()
-        committed = yield from attempt.write(known, files, action=action, short=warm)
+        try:
+            committed = yield from attempt.write(known, files, action=action, short=warm)
+        except LateInstant as late:
+            newest = max(known.newest, late.instant)
+            self.left = (replace(known, newest=newest), seen) if warm else None
+            raise
         if warm and committed is not None and attempt.prepared is not None:
             self.host.own_files.keep(written)
             self.left = state_after(snapshot, attempt.prepared, committed)

@@ -15,16 +15,24 @@ from functools import lru_cache
 from typing import Any
 
 from lockkit.errors import StoreError
-from lockkit.protocol.outcome import Applied, Found, IfAbsent, NotModified, Version
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing, NotModified, Version
 from lockkit.runtime import Note, Parallel, Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import delete, put_once, read
 from lockkit.table.errors import TableError
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import LANES, Timeline, instant_of, next_instant_ms, refuse_ahead
 from lockkit.table.occ.covered import CheckedHorizon
-from lockkit.table.occ.fence import FENCE_BYTES_MAX, FENCE_KEY, digest
-from lockkit.table.occ.group.commit import FAST_RUN_MAX, GroupClient, ListedBeside, decision_in
+from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, digest
+from lockkit.table.occ.group.commit import (
+    FAST_RUN_MAX,
+    GroupClient,
+    ListedBeside,
+    decision_in,
+    has_gap,
+)
+from lockkit.table.occ.group.decision import GroupFence
 from lockkit.table.occ.group.fence import parse_group_fence, unpacked
+from lockkit.table.occ.group.refused import LateInstant
 from lockkit.table.occ.group.tail import give_way, with_tail
 from lockkit.table.occ.transaction import (
     TakenInstant,
@@ -50,6 +58,8 @@ class GroupAppend:
     """None: the attempt made no listing."""
     only: Version = ""
     """The version of the fence that a rewrite without a listing has read; "": it listed."""
+    beside: Timeline | None = None
+    """What a rewrite listed while it sent its files."""
 
     def take(
         self, known: Any, *, action: str, lead_ms: int, trying: Trying | None, plan: bytes = b"",
@@ -83,8 +93,10 @@ class GroupAppend:
             yield from give_way(taken.names, taken.instant, taken.action, now)
         return transaction, now
 
-    def decides_by(self) -> ListedBeside | None:
-        """The listing to decide by; None: the decision needs a later one."""
+    def decides_by(self, follows: bool) -> ListedBeside | None:
+        """The listing to decide by; None: the decision needs a later one, or another writer comes
+        first (`follows`).
+        """
         return self.listed
 
     def has_columns(self, schema: str) -> bool:
@@ -115,6 +127,25 @@ class GroupRewrite(GroupAppend):
     has replaced the fence, the rewrite begins again.
     """
 
+    begun: GroupFence | None = None
+    """The fence that was read in parallel with the reservation; None: nothing follows from it."""
+
+    def take(
+        self, known: Any, *, action: str, lead_ms: int, trying: Trying | None, plan: bytes = b"",
+    ) -> Procedure[TakenInstant]:  # fmt: skip
+        """While other clients commit, it reads the fence in parallel with the reservation."""
+        client, self.begun, self.beside = self.client, None, None
+        way = GroupAppend.take(
+            self, known, action=action, lead_ms=lead_ms, trying=trying, plan=plan
+        )
+        if not client.contended or client.timeline is None:
+            return (yield from way)
+        fence = read(FENCE_KEY, unless=client.version or None, limit=FENCE_BYTES_MAX)
+        now: TakenInstant
+        now, found = yield Parallel((way, fence))
+        self.begun = _learned(client, found)
+        return now
+
     def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
         client, after = self.client, _listed_after(taken)
         if taken.early_ms and _alone(client, taken.instant) and client.listed_after <= after:
@@ -123,6 +154,10 @@ class GroupRewrite(GroupAppend):
                 self.only = client.version
                 yield Note("began", {"instant": taken.instant})
                 return Transaction(taken, seen), seen
+        if is_begun(client, self.begun, taken) and client.listed_after <= after:
+            seen = as_decided(client, after)
+            if seen is not None:
+                return Transaction(taken, seen, lambda: self.list_beside(taken)), seen
         self.listed = ListedBeside(client.known, None)
         transaction, now = yield from survey(taken, True)
         client.timeline, client.listed_after = now, after
@@ -130,11 +165,52 @@ class GroupRewrite(GroupAppend):
             self.listed.fence, self.listed.version = now.fence
         return transaction, now
 
-    def decides_by(self) -> ListedBeside | None:
-        """None if other clients commit: it lists again after it has written its files, and decides
-        all that is offered by then.
+    def list_beside(self, taken: TakenInstant) -> Procedure[None]:
+        """The listing after the reservation, while the files are sent. Begin again if it shows
+        that the instant is useless, or an earlier overwrite under way.
         """
+        client = self.client
+        transaction, now = yield from survey(taken)
+        client.timeline, client.listed_after = now, _listed_after(taken)
+        useless = transaction is None
+        if useless or (yield from give_way(taken.names, taken.instant, taken.action, now)):
+            raise LateInstant(taken.instant, instant=now.latest, cause="was committed first",
+                              cure="begin again with the table as it is now")  # fmt: skip
+        self.listed, self.beside = ListedBeside(self.begun, self.begun, client.version), now
+        if self.begun is not None:
+            commits = (each for each in self.begun.window if each.kind == COMMIT)
+            client.saw(self.begun.table, [e.seq for e in commits if e.instant in now.completed])
+
+    def decides_by(self, follows: bool) -> ListedBeside | None:
+        """By the listing beside its files if it comes first. By one before them only if it met no
+        other client: else it lists again, and decides all that is offered by then.
+        """
+        if self.beside is not None:
+            return None if follows else self.listed
         return None if self.client.contended else self.listed
+
+
+def _learned(client: GroupClient, found: Any) -> GroupFence | None:
+    """The fence that was read just now; None if its client may not know all that was decided.
+
+    Of a fence that cannot be read the survey says what is wrong with it.
+    """
+    fence = client.known
+    if isinstance(found, Found):
+        fence = None
+        with suppress(TableError):
+            fence = parse_group_fence(found.body)
+        if fence is not None and not has_gap(client.known, fence):
+            client.knows(fence, found.version)
+    return fence if fence is client.known and not isinstance(found, Missing) else None
+
+
+def is_begun(client: GroupClient, begun: GroupFence | None, taken: TakenInstant) -> bool:
+    """Whether this fence, read since the write was called, may give its snapshot."""
+    return (
+        begun is not None and begun is client.known and begun.newest < taken.instant
+        and not decision_in(begun, taken.instant)
+    )  # fmt: skip
 
 
 def as_decided(client: GroupClient, after: str) -> Timeline | None:

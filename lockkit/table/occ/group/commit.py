@@ -87,10 +87,12 @@ PUBLISHING_TURNS_MAX = 8 * UNPUBLISHED_MAX
 """So many round trips a thread waits for another one of its process, which publishes for it."""
 PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
 """Between two turns of a client whose instant is offered: more, the more turns it has lost."""
+EXPECTED_MAX = 6
+"""So many offers a client reads in parallel with a listing that may show them."""
 OFFERS_MAX = 256
 """So many offers that it has read a client keeps."""
 LOOK_TRIPS = (1.25, 0.75, 1.25, 1.75)
-APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 2.0, 1.5)
+APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 1.25, 1.0)
 """When a client looks whether it is decided: after an older offer, after its own one. An upsert
 that sees others decided then waits until the next one has listed, read the offers, and decided."""
 ROUND_TRIPS, RANK_MAX, ROUNDS_MAX = 2, 4, 4
@@ -136,6 +138,9 @@ def named(files: CommitFiles) -> frozenset[FileGroup]:
     return files.writes | files.replaced | marks
 
 
+Offers = dict[tuple[str, Version | None], Offer | None]
+
+
 @dataclass(slots=True)
 class GroupClient:
     """One process's last view of the fence: a hint for its next request."""
@@ -176,6 +181,9 @@ class GroupClient:
     """Acknowledged, and still to be published."""
     read: dict[tuple[str, Version | None], Offer | None] = field(default_factory=dict)
     """Others' offers; an object that is listed with the same version has the same content."""
+    coming: frozenset[str] = frozenset()
+    """Others' instants that were under way by the last listing of an upsert: their offers may be
+    read before a listing shows them."""
     beside: Procedure[None] | None = None
     """What is sent in parallel with this client's next replacement of the fence."""
     ahead: list[Any] = field(default_factory=list)
@@ -379,7 +387,9 @@ def has_gap(before: GroupFence | None, fence: GroupFence) -> bool:
 def look(client: GroupClient) -> Procedure[GroupView]:
     """The listing and the fence, read in parallel; a gap between two fences costs a listing."""
     before, sent_ms = client.known, (yield WallMs())
-    entries, (fence, version) = yield Parallel((list_instants(client), read_group_fence()))
+    entries, (fence, version), *_ = yield Parallel(
+        (list_instants(client), read_group_fence(), *expected_offers(client))
+    )
     client.took(sent_ms, (yield WallMs()))
     if has_gap(before, fence):
         entries = yield from list_instants(client)
@@ -396,6 +406,20 @@ def look(client: GroupClient) -> Procedure[GroupView]:
     client.bodies = {each: body for each, body in client.bodies.items()
                      if each not in done and each > client.horizon}  # fmt: skip
     return view
+
+
+def expected_offers(client: GroupClient) -> list[Procedure[None]]:
+    """Reads of the offers that a listing beside them may show: then they need no reads after it."""
+    client.coming -= {each.instant for each in (client.known.window if client.known else ())}
+    keys = {timeline_key(client.names, each, "offer") for each in client.coming}
+    unread = sorted(keys - {key for key, _ in client.read})
+    return [read_offer(client.read, key) for key in unread[:EXPECTED_MAX]]
+
+
+def read_offer(offers: Offers, key: str) -> Procedure[None]:
+    found = yield from read(key)
+    if isinstance(found, Found):
+        offers[key, found.version] = parse_offer(found.body)
 
 
 def look_whole(client: GroupClient) -> Procedure[GroupView]:

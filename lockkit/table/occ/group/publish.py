@@ -120,6 +120,11 @@ def publish_together(
     client.horizon = prepared.transaction.horizon
     write = client.writing = _write_of(client, prepared)
     write.listed = append is None or append.listed is not None
+    if append is not None and append.beside is not None:
+        window = client.known.window if client.known else ()
+        client.coming = _under_way(instant, append.beside) - {each.instant for each in window}
+        write.earlier = frozenset(each for each in client.coming if each < instant)
+        write.follows = bool(write.earlier)
     write.follows &= write.listed
     others = (each for each in write.earlier - client.own if not decision_in(client.known, each))
     if write.listed and any(others):  # what is decided may be its own, and is only not published
@@ -127,8 +132,10 @@ def publish_together(
     write.only = append.only if append is not None else ""
     try:
         view = None
-        if append is not None and (listed := append.decides_by()) is not None:
-            view = view_beside(client, listed, _keys_of(prepared.transaction))
+        if append is not None and (listed := append.decides_by(write.follows)) is not None:
+            began = prepared.transaction
+            began = replace(began, timeline=append.beside or began.timeline)
+            view = view_beside(client, listed, _keys_of(began))
         if append is not None and is_busy(client):
             client.beside = reserve_ahead(client, prepared.transaction.taken)
         yield Note("checked", {
@@ -274,7 +281,8 @@ def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
     appends = began.action == COMMIT and not prepared.replaced and all(
         each.previous == NO_COMMIT and each.group[1].startswith("f") for each in prepared.stats
     )
-    earlier = _earlier(prepared.instant, began.timeline)
+    under_way = _under_way(prepared.instant, began.timeline)
+    earlier = frozenset(each for each in under_way if each < prepared.instant)
     # Where nothing of the window is covered, what left it may not be either.
     write = GroupWrite(
         prepared.instant, began.taken.attempt, 0, began.base, began.horizon,
@@ -287,11 +295,11 @@ def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
     return write
 
 
-def _earlier(instant: str, now: Timeline) -> frozenset[str]:
-    """The commits before this one that are under way; an old one may be a dead writer's."""
+def _under_way(instant: str, now: Timeline) -> frozenset[str]:
+    """Other commits that are under way; an old one may be a dead writer's."""
     since_ms = instant_ms(instant) - FOLLOWS_MS
-    before = (each for each in pending_commits(now) if each < instant)
-    return frozenset(each for each in before if instant_ms(each) > since_ms)
+    return frozenset(each for each in pending_commits(now)
+                     if each != instant and instant_ms(each) > since_ms)  # fmt: skip
 
 
 def _entry_of(client: GroupClient, instant: str, kind: str) -> Procedure[GroupDecision | None]:
