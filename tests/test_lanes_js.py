@@ -235,6 +235,8 @@ def test_a_copy_that_was_held_back_until_its_client_had_gone_on_belongs_to_its_c
     first, late = drawn["arrows"]
     assert (first["look"], first["t"]) == ("ok", [0, 10, 20])
     assert (late["look"], late["t"]) == ("unheard", [0, 8_000, None])
+    assert late["label"] == "the SDK's own retry: 412: arrived late"
+    assert "no client waited for its answer (412)" in late["detail"]
     assert [bar["t"] for bar in drawn["bars"] if bar["kind"] == "call"] == [[0, 8_000]]
 
 
@@ -436,9 +438,10 @@ def test_a_copy_of_an_answered_write_is_refused_and_nobody_hears_it() -> None:
     ("lease/claim_412 ours:1", "bars", "never granted"),
     ("shared:2469", "arrows", "Q2 leaves"),  # Q1 removes it: its lease is over
     ("wal/create_unknown ours:968", "arrows", "append 2: on its way"),  # its client gave it up
-    ("lease/release deletes if match:4156", "arrows", "acquire: answer 412 lost"),  # it came late
+    ("lease/release deletes if match:4156", "arrows", "acquire: 412: arrived late"),
     ("wal/first_gap:82456", "arrows", "fence 0: 429: arrived late"),
     ("lease/drift:63699", "arrows", "release: on its way"),
+    ("lease:344", "arrows", "acquire: 412: arrived late"),
     ("lease/drift:63699", "marks", "fault: request held back"),
 ])  # fmt: skip
 def test_a_late_answer_or_request_is_called_what_it_is(

@@ -94,6 +94,7 @@ class Exchange:
     """Of a completed instant: the client that began it, if another one published it."""
     retries: list[Exchange] = field(default_factory=list, repr=False)
     """The further requests that the client's SDK sent by itself for the same call."""
+    copied_late: bool = False
     retry: int = 0
     """Which of them this is; 0 is the call's first request."""
 
@@ -104,9 +105,10 @@ class Exchange:
 
     @property
     def late(self) -> bool:
-        """It was applied after its client had given up on it."""
+        """It was decided after its client had given it up, or had the answer to its call."""
         decided_ms, answered_ms = self.decided_ms, self.answered_ms
-        return decided_ms is not None and answered_ms is not None and decided_ms > answered_ms
+        given_up = answered_ms is not None and decided_ms is not None and decided_ms > answered_ms
+        return self.copied_late or given_up
 
     @property
     def place(self) -> str:
@@ -424,7 +426,7 @@ class HistoryModel:
         if came_ms is not None and (
             came_ms < latest_ms or (own and before.applied and not exchange.applied)
         ):
-            exchange.outcome = "unknown"  # the client had its answer: nobody waited for this one
+            exchange.outcome, exchange.copied_late = "unknown", True  # nobody waited for this one
             return True
         exchange.answered_ms, exchange.outcome = before.answered_ms, before.outcome
         exchange.places[2], before.places[2] = before.places[2], 0

@@ -281,7 +281,7 @@ class _Painter:
         if look == "refused" and (cause := self._cause(each)):
             label = f"{label}, {cause}"
         times = [None if at is None else self._t(at) for at in each.times]
-        if look == "late" and each.decided_ms is None:
+        if (look == "late" and each.decided_ms is None) or (look == "unheard" and each.late):
             times[2] = None  # its client has given up
         return {
             "id": each.id, "lane": text(each.who), "side": each.place, "op": text(each.op),
@@ -317,7 +317,8 @@ class _Painter:
         if each.retry:
             parts.append("a retry that the SDK sent by itself, within the same call")
         if look == "unheard":
-            parts.append(f"its answer ({each.status}) was lost")
+            said = f"its answer ({each.status}) was lost"
+            parts.append(f"no client waited for its answer ({each.status})" if each.late else said)
         if look in ("lost", "unheard", "dropped", "late"):
             parts.append("the client cannot know")
         parts.extend(text(part) for part in dict.fromkeys((neutral(each.why), each.fault)) if part)
@@ -686,7 +687,9 @@ def appearance(each: Exchange) -> tuple[str, str]:
         case "unknown" if each.decided_ms is None:
             return "dropped", f"{op}: lost"
         case "unknown" if each.decided_ms is not None and not (each.applied or each.reads):
-            return "unheard", f"{op}: answer {each.status or 412} lost"
+            status = each.status or 412
+            said = f"{status}: arrived late" if each.late else f"answer {status} lost"
+            return "unheard", f"{op}: {said}"
         case "unknown" if each.late:
             return "late", f"{op}: {'arrived' if each.reads else 'landed'} late"
         case "unknown":

@@ -49,12 +49,9 @@ from lockkit.protocol.state import Event as Input
 
 NAME = "the protocol's own steps"
 REPORTED = {
-    "held": Granted,
-    "renewed": Renewed,
-    "lost": LeaseLost,
-    "released": Released,
+    "held": Granted, "renewed": Renewed, "lost": LeaseLost, "released": Released,
     "waiting": HeldByOther,
-}
+}  # fmt: skip
 ANSWERS: dict[str, WriteAnswer] = {
     "PreconditionFailed": PreconditionFailed(),
     "Throttled": Throttled(),

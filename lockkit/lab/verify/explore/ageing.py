@@ -60,14 +60,11 @@ class Ageing:
         if draft is not None and not draft.sent and not until:
             draft = None  # it looks at the lease before it sends: nothing is sent
         state = replace(
-            state,
-            observed=self._fix_observed(actor, state.observed),
+            state, observed=self._fix_observed(actor, state.observed), until_ms=until, writes=0,
             out=None if state.out is None else self._fix_write(state.out),
             unsettled=tuple(self._fix_ghost(each) for each in state.unsettled),
             grant=None if state.grant is None else replace(state.grant, valid_until_ms=0),
-            until_ms=until,
-            writes=0,
-        )
+        )  # fmt: skip
         if isinstance(out, PendingRead):
             out = PendingRead(self.observation(out.observation))
         elif out is not None:
