@@ -38,6 +38,7 @@ LEAVE_S = 5
 GROUPS = {
     "spark": 300.0, "spark processes": 120.0, "lab": 120.0, "voila": 30.0, "zookeeper": 60.0,
     "hive": 60.0, "tlc": 60.0, "kill points": 60.0, "dynamodb": 30.0,
+    "worlds of group commit": 30.0, "worlds of repairs": 15.0, "worlds of the table": 12.0,
 }  # fmt: skip
 MARKS = {"slow": 10.0, "spark": 4.0}
 QUICK = 0.3
