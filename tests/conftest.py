@@ -136,15 +136,25 @@ def dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """A Spark session of this file's own, with the format `lockkit`."""
-    from spark_world import own_spark
+def spark() -> Any:
+    """The Spark session of the xdist_group "spark", with the format `lockkit`."""
+    from spark_world import shared_spark
 
-    from lockkit.spark import register
+    return shared_spark()
 
-    with own_spark() as session:
-        register(session)
-        yield session
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Spark ends with the last of the tests that share it, and so does its environment."""
+    if in_spark_group(item) and not (nextitem and in_spark_group(nextitem)):
+        from spark_world import end_shared_spark
+
+        end_shared_spark()
+
+
+def in_spark_group(item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("xdist_group")
+    return mark is not None and mark.args == ("spark",)
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,10 @@
-"""What the tests of Spark's room stand on: one session for a file, and a table's rows by others."""
+"""What the tests of Spark's room stand on: one session for all, and a table's rows by others."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +30,9 @@ MARKS = [
 APART = [each for each in MARKS if each.name != "xdist_group"]
 """For the group "spark processes", beside the one with a session in the test's own process."""
 
+_OPEN = ExitStack()
+_SHARED: list[Any] = []
+
 COLUMNS = "id string, region string, at long, v long"
 SAID = {
     WRITE + "recordkey.field": "id", WRITE + "precombine.field": "at",
@@ -49,14 +52,30 @@ def spark_environment() -> Iterator[None]:
         os.environ.update(before)
 
 
+def shared_spark() -> Any:
+    """The session of this process, with the format `lockkit`; started when it is first asked for.
+
+    A new one for each file would start and warm up Spark's Python processes anew.
+    """
+    if not _SHARED:
+        _SHARED.append(_OPEN.enter_context(_own_spark()))
+    return _SHARED[0]
+
+
+def end_shared_spark() -> None:
+    _SHARED.clear()
+    _OPEN.close()
+
+
 @contextmanager
-def own_spark() -> Iterator[Any]:
-    """A session with a JVM of its own."""
+def _own_spark() -> Iterator[Any]:
     with spark_environment():
+        from lockkit.spark import register
         from lockkit.spark.connect import own_session
 
         session = own_session("test")
         session.sparkContext.setLogLevel("OFF")
+        register(session)
         yield session
         session.stop()
 

@@ -297,25 +297,17 @@ class TestSparkWriters:
 
 
 class TestSparkOrders:
-    """With the JVM that the other tests of the group have started in this process."""
+    """With the session of the other tests of the group."""
 
     pytestmark = in_process
 
-    def test_spark_and_arrow_write_the_same_rows_for_the_same_batch(self, tmp_path, monkeypatch):
-        from lockkit.spark.connect import own_session
-
-        for name, value in spark_env().items():
-            monkeypatch.setenv(name, value)
-        session = own_session("test")
-        try:
-            part = OrdersPart(str(ORDERS), 2, 3)
-            wanted = [("eu-west", 5), ("sa-east", 5)]
-            arrow = TableAddress(f"file://{tmp_path}/arrow")
-            executors = TableAddress(f"file://{tmp_path}/spark")
-            by_arrow = _write(PlainOrders(part, arrow.open()), arrow, wanted, "g-0")
-            by_spark = _write(SparkOrders(part, executors, session), executors, wanted, "g-0")
-        finally:
-            session.stop()
+    def test_spark_and_arrow_write_the_same_rows_for_the_same_batch(self, spark, tmp_path):
+        part = OrdersPart(str(ORDERS), 2, 3)
+        wanted = [("eu-west", 5), ("sa-east", 5)]
+        arrow = TableAddress(f"file://{tmp_path}/arrow")
+        executors = TableAddress(f"file://{tmp_path}/spark")
+        by_arrow = _write(PlainOrders(part, arrow.open()), arrow, wanted, "g-0")
+        by_spark = _write(SparkOrders(part, executors, spark), executors, wanted, "g-0")
         assert by_arrow.keys() == by_spark.keys() == {"region=eu-west", "region=sa-east"}
         columns = pq.read_schema(ORDERS / "eu-west.parquet").names
         for partition, rows in by_arrow.items():

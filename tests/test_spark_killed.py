@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from spark_world import KEYS, MARKS, by_hudi_rs, frame, spark_environment, stored
+from spark_world import KEYS, MARKS, by_hudi_rs, end_shared_spark, frame, spark_environment, stored
 
 from lockkit.clock import Clock
 from lockkit.lab.faults import Fault, Proxy
@@ -34,6 +34,7 @@ ATTEMPTS = 2
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     """One whose tasks are tried twice, as a cluster tries them four times."""
+    end_shared_spark()
     with spark_environment():
         from pyspark.sql import SparkSession
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_world import COLUMNS, KEYS, MARKS, by_hudi_rs, frame, own_spark, stored
+from spark_world import COLUMNS, KEYS, MARKS, by_hudi_rs, frame, stored
 from suite_plugin import rest_in_soak
 
 from lockkit.clock import Clock
@@ -40,12 +40,6 @@ from lockkit.table.services.shared import keep
 pytestmark = MARKS
 
 BUCKETS_OF_4 = {"k0": 0, "k1": 1, "k2": 3, "k3": 3, "k4": 2, "k5": 0, "k6": 0, "k7": 3}
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with own_spark() as session:
-        yield session
 
 
 @pytest.fixture(params=["s3", "file"])
