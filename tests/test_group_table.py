@@ -344,6 +344,7 @@ def test_an_upsert_among_others_begins_again_if_a_later_instant_is_completed_mea
         spy(one, meanwhile)
         one.upsert(rows("a", v=2))
     assert sum(each.endswith(".parquet") for each in asked if each.startswith("put")) == 2, asked
+    assert not [each for each in asked if "hoodie.properties" in each], "it knows what it knew"
     assert values(url) == judged(url) == {"a": 2, "b": 2, "d": 0}
 
 

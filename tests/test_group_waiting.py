@@ -10,11 +10,13 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
+from lockkit.errors import TableError
 from lockkit.lab.course.together import ANOTHER, Combining, Writing, batches, figure, rates
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, PreconditionFailed
-from lockkit.runtime import Get, List, Procedure, Put, Sleep, Unique, WallMs
-from lockkit.table.format.timeline import LANES, V9, instant_of
+from lockkit.runtime import Get, List, Parallel, Procedure, Put, Sleep, Unique, WallMs
+from lockkit.table.format.properties import FENCED, GROUP, TableConfig
+from lockkit.table.format.timeline import LANES, V9, instant_ms, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
 from lockkit.table.occ.group.ahead import spread_ms
 from lockkit.table.occ.group.commit import (
@@ -50,7 +52,8 @@ from lockkit.table.occ.group.fence import (
     parse_group_fence,
     tombstone,
 )
-from lockkit.table.occ.group.publish import see_published
+from lockkit.table.occ.group.publish import _raise_format, see_published
+from lockkit.table.occ.transaction import TableCache, take
 
 BODY = b"inflight"
 
@@ -237,6 +240,39 @@ def test_writers_that_meet_others_spread_their_instants_over_a_round_trip_at_mos
     assert leads() == {0}
     client.contended = 1
     assert leads() == set(range(0, 60, len(LANES)))
+
+
+def test_a_writer_whose_instant_is_taken_tries_one_that_is_not_behind_its_clock() -> None:
+    known = TableCache(TableConfig(name="t", record_key="id", mode=FENCED, commit=GROUP), "v")
+    wall_ms = 1_767_225_600_000
+
+    def answer(request: Any) -> Any:
+        nonlocal wall_ms
+        if isinstance(request, WallMs):
+            return wall_ms
+        if isinstance(request, Unique):
+            return "mine"
+        wall_ms += 60
+        if isinstance(request, Get):
+            return Found(b"another's", "v")
+        return Applied("v") if wall_ms > 1_767_225_600_300 else PreconditionFailed()
+
+    taken, _ = carried_out(take(known), answer)
+    assert instant_ms(taken.instant) >= wall_ms - 60, "later ones may be completed already"
+
+
+def test_a_client_that_never_gets_to_raise_the_fences_format_gives_up() -> None:
+    old, versions = replace(fence_of(()), format=3), iter(range(1_000))
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, Get):
+            return Found(format_group_fence(old), f"v{next(versions)}")
+        if isinstance(request, Parallel):
+            return tuple(carried_out(each, answer)[0] for each in request.procedures)
+        return {Put: PreconditionFailed(), List: [], WallMs: 0, Unique: "u"}[type(request)]
+
+    with pytest.raises(TableError, match="in 40 tries"):
+        carried_out(_raise_format(client_of(old)), answer)
 
 
 def test_a_writer_looks_again_at_once_when_all_older_offers_are_decided() -> None:

@@ -39,6 +39,7 @@ from lockkit.table.occ.group.archived import completion_of
 from lockkit.table.occ.group.commit import (
     CONTENDED_FOR,
     FOLLOWS_MS,
+    TURNS_MAX,
     GroupClient,
     GroupWrite,
     bury,
@@ -254,11 +255,14 @@ def _recheck(client: GroupClient, prepared: Prepared) -> Procedure[None]:
 
 def _raise_format(client: GroupClient) -> Procedure[None]:
     """Older lockkits must refuse the table before a commit goes without an inflight file."""
-    while client.known and client.known.format < GROUP_FORMAT:
+    for _ in range(TURNS_MAX):
+        if not client.known or client.known.format >= GROUP_FORMAT:
+            return
         view = yield from look(client)
         after = replace(view.fence, attempt=(yield Unique()), round=view.fence.round + 1,
                         format=GROUP_FORMAT)  # fmt: skip
         yield from replace_group_fence(client, view, after)
+    raise TableError(FENCE_KEY, f"was replaced by others in {TURNS_MAX} tries", "try again")
 
 
 def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
