@@ -6,7 +6,8 @@ import io
 import json
 import struct
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.stores import ListEntry
 from lockkit.stores.memory import MemoryStore
+from lockkit.table import Table
 from lockkit.table.errors import DamagedFile, UnsupportedTable
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.log_blocks import (
@@ -325,6 +327,45 @@ def test_a_deletes_ordering_value_that_does_not_fit_the_column_is_named(
     columns = LogColumns(pa.schema([("ts", kind)]), V.rows)
     with pytest.raises(UnsupportedTable, match=r"ordering column 'ts' is .* a delete has the"):
         log_entries(of, {"log": deletes(T1, a=(wrapped, value))}, columns)
+
+
+@pytest.mark.parametrize(("unit", "ms"), [("millis", 7), ("micros", 7_000)])
+@pytest.mark.parametrize("kind", ["timestamp", "local-timestamp"])
+def test_a_deletes_time_has_the_unit_of_the_rows(kind: str, unit: str, ms: int) -> None:
+    """Hudi wraps a record's long as it is."""
+    said = {"type": "record", "name": "r", "fields": [
+        {"name": "ts", "type": ["null", {"type": "long", "logicalType": f"{kind}-{unit}"}]},
+    ]}  # fmt: skip
+    content = bytes(next(blocks("log", deletes(T1, a=("Long", ms)))).content)
+    log = block(DELETE, content, h0=T1, h2=json.dumps(said))
+    of = LogSlice("", "f", "", "", ("log",), ("ts",),
+                  VisibleInstants(frozenset({T1}), frozenset(), T1), V9)  # fmt: skip
+    order = pa.schema([("ts", pa.timestamp("us"))])
+    found = log_entries(of, {"log": log}, LogColumns(order, V.rows))
+    assert found.order[0].cast(pa.int64()).to_pylist() == [7_000]
+
+
+@pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_log_files_get_no_times_where_the_table_counts_milliseconds(
+    table_type: str, tmp_path: Path
+) -> None:
+    at = pa.array([datetime(2026, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+    rows = pa.table({"id": ["a"], "ts": at})
+    how = {"record_key": "id", "precombine": "ts", "table_type": table_type}
+    with Table.create(f"file://{tmp_path}", **how) as table:  # type: ignore[arg-type]
+        table.upsert(rows)
+    for file in (tmp_path / ".hoodie" / "timeline").glob("*commit"):
+        file.write_bytes(file.read_bytes().replace(b"timestamp-micros", b"timestamp-millis"))
+    for file in (tmp_path / ".hoodie" / ".lockkit").rglob("*checkpoint*"):
+        file.unlink()
+    with Table(f"file://{tmp_path}") as table:
+        if table_type == "COPY_ON_WRITE":
+            table.upsert(rows)
+            return
+        for write in (table.upsert, table.delete):
+            with pytest.raises(UnsupportedTable, match="has times in milliseconds"):
+                write(rows)
+        assert table.read() == rows
 
 
 def test_a_filter_sees_merged_rows_and_not_what_they_replaced() -> None:

@@ -22,6 +22,7 @@ from lockkit.table.occ.concurrency import SingleWriter
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.liveness import HEARTBEATS
 from lockkit.table.occ.markers import MARKERS
+from lockkit.table.services import compact, scheduled
 from lockkit.table.services.rules import ServiceRules
 from lockkit.table.services.service import TableService
 
@@ -56,6 +57,34 @@ def test_another_handle_executes_the_plan_at_its_instant(named: bool, tmp_path: 
         last = table.compact()
         assert last is not None and last.logs == 1
         assert shown(table.read(query="read_optimized")) == after == theirs(tmp_path / "t")
+
+
+@pytest.mark.parametrize("mode", ["schedule", "scheduleAndExecute"])
+def test_two_processes_that_plan_at_one_time_leave_one_plan_of_a_file_group(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, others = fresh(), list[Any]()
+    with with_logs(url) as table, Table(url) as other:
+        module = scheduled if mode == "schedule" else compact
+
+        def plan_for(*of: Any) -> Any:
+            plan = compact_plan_for(*of)
+            if not others:
+                others.append(None)
+                monkeypatch.undo()
+                others.append(other.compact(mode="schedule"))
+                monkeypatch.setattr(module, "plan_for", plan_for)
+            return plan
+
+        compact_plan_for = compact.plan_for
+        monkeypatch.setattr(module, "plan_for", plan_for)
+        assert table.compact(mode=mode) is None
+        monkeypatch.undo()
+        assert timeline(table.store).pending == {others[1].instant: "compaction"}
+        done = table.compact(mode="execute")
+        assert done is not None and done.logs == 2
+        table.upsert(rows(("b", "EU", 3, 3)))
+        assert table.compact() is not None and shown(table.read())[1] == ("b", "EU", 3, 3)
 
 
 def test_a_plan_waits_for_days_and_keeps_its_files_from_services() -> None:

@@ -135,14 +135,9 @@ def guard_of(lock: LockHandle) -> Guard:
 
 
 def _publish_under(
-    prepared: Prepared,
-    lock: LockHandle,
-    store: Store,
-    clock: Clock,
-    emit: Emit,
-    strategy: ConflictStrategy,
-    first: First | None,
-) -> Committed:
+    prepared: Prepared, lock: LockHandle, store: Store, clock: Clock, emit: Emit, strategy:
+    ConflictStrategy, first: First | None,
+) -> Committed:  # fmt: skip
     """Publish under another service's lock; if the table has a fence, the fence decides."""
     from lockkit.table.occ.committing import commit_alone
 

@@ -39,13 +39,9 @@ _WRITES = frozenset({"commit", "replacecommit", "deltacommit"})
 
 
 def failed_writes(
-    names: TimelineNames,
-    now: Timeline,
-    policy: Policy,
-    rules: HeartbeatRules,
-    *,
-    own: Collection[str] = (),
-) -> Procedure[tuple[HeartbeatRead, ...]]:
+    names: TimelineNames, now: Timeline, policy: Policy, rules: HeartbeatRules, *, own:
+    Collection[str] = (),
+) -> Procedure[tuple[HeartbeatRead, ...]]:  # fmt: skip
     """Pending instants that may be rolled back, each after `end(heartbeat)` has returned True.
 
     `own` are the instants of this process.
@@ -69,13 +65,9 @@ def failed_writes(
 
 
 def dead_instants(
-    names: TimelineNames,
-    now: Timeline,
-    policy: Policy,
-    *,
-    rules: HeartbeatRules = HeartbeatRules(),
-    spare: frozenset[str] = frozenset(),
-) -> Procedure[tuple[HeartbeatRead, ...]]:
+    names: TimelineNames, now: Timeline, policy: Policy, *, rules: HeartbeatRules =
+    HeartbeatRules(), spare: frozenset[str] = frozenset(),
+) -> Procedure[tuple[HeartbeatRead, ...]]:  # fmt: skip
     """Pending writes that may be rolled back, oldest first, each after `end` returned True.
 
     EAGER: every one (for a table's only writer). LAZY: those whose heartbeat has expired.
@@ -141,10 +133,14 @@ def leftovers(names: TimelineNames, rules: HeartbeatRules) -> Procedure[tuple[st
     return tuple(found)
 
 
-def about_to_go(names: TimelineNames, now: Timeline) -> Procedure[frozenset[FileGroup]]:
-    """File groups that a clustering is planned to replace, or a compaction to write."""
+def about_to_go(
+    names: TimelineNames, now: Timeline, but: str = ""
+) -> Procedure[frozenset[FileGroup]]:
+    """File groups that a clustering is planned to replace, or a compaction to write, `but` one."""
     plans = yield from service_plans(names, now)
-    return frozenset(group for plan in plans.values() for group in plan.inputs or ())
+    return frozenset(
+        group for each, plan in plans.items() if each != but for group in plan.inputs or ()
+    )
 
 
 def half_done(

@@ -85,13 +85,9 @@ def publish(
 
 
 def publish_under(
-    hold: CommitLock,
-    prepared: Prepared,
-    *,
-    strategy: ConflictStrategy = SIMPLE,
-    fenced: bool = True,
-    first: First | None = None,
-) -> Procedure[Committed]:
+    hold: CommitLock, prepared: Prepared, *, strategy: ConflictStrategy = SIMPLE, fenced: bool =
+    True, first: First | None = None,
+) -> Procedure[Committed]:  # fmt: skip
     """Acquire, do `first`, decide, complete while releasing: the same for every `CommitLock`."""
     scout = Prefetcher(prepared) if fenced else None
     try:

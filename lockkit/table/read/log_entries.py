@@ -289,6 +289,9 @@ def _deletes(block: Block, columns: LogColumns) -> LogEntries:
 
     keys, kinds, values = list[str](), list[int](), list[tuple[Any, ...]]()
     nulls, count = (None,) * len(columns.order), len(columns.order)
+    said = json.loads(block.header.get(SCHEMA) or '{"fields": []}')["fields"]
+    units = {each["name"]: 1000 for each in said if 'timestamp-millis"' in json.dumps(each["type"])}
+    factors = [units.get(each.name, 1) for each in columns.order]
     for each in deleted_keys(block):
         value = each.ordering if isinstance(each.ordering, tuple) else (each.ordering,)
         always = value == (None,) or not value
@@ -296,6 +299,9 @@ def _deletes(block: Block, columns: LogColumns) -> LogEntries:
             raise ValueError(f"a delete with {len(value)} ordering values, of {count}")
         keys.append(each.key)
         kinds.append(DELETE_ALWAYS if always else log_order.DELETE)
+        if not always and count:  # a time is the number that rows have, in their unit
+            pairs = zip(value, factors, strict=True)
+            value = tuple(n * by if type(n) is int else n for n, by in pairs)
         values.append(nulls if always or not count else value)
     order = tuple(
         _array([each[n] for each in values], field) for n, field in enumerate(columns.order)

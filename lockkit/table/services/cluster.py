@@ -80,12 +80,9 @@ class SizedSlice:
 
 
 def plan_cluster(
-    snapshot: Snapshot,
-    rules: ClusterRules = ClusterRules(),
-    *,
-    busy: Collection[FileGroup] = (),
+    snapshot: Snapshot, rules: ClusterRules = ClusterRules(), *, busy: Collection[FileGroup] = (),
     base: str = NO_BASE,
-) -> Procedure[ReplacePlan | None]:
+) -> Procedure[ReplacePlan | None]:  # fmt: skip
     """The file groups of the snapshot to be rewritten; None if there are none. Writes nothing.
 
     Partitions with a `busy` group are left alone. `base` as for `roll_back`.

@@ -143,7 +143,8 @@ def _carried_out(
 ) -> Compacted | None:
     prepared = carried_out(
         context, after_its_inputs(view), "compaction", format_compaction_plan(plan),
-        lambda transaction, heart: merged(context, plan, view.snapshot, transaction, heart),
+        lambda transaction, heart: None if context.run(planned_twice(plan, transaction))
+        else merged(context, plan, view.snapshot, transaction, heart),
     )  # fmt: skip
     if prepared is None:
         return None
@@ -159,6 +160,16 @@ def after_its_inputs(view: TableView) -> TableCache:
 def stands(plan: CompactionPlan, snapshot: Snapshot, instant: str) -> bool:
     """Whether the plan has exactly the log files that were completed before its `instant`."""
     return all(_inputs(snapshot, each, instant) == set(each.logs) for each in plan.slices)
+
+
+def planned_twice(plan: CompactionPlan, transaction: Transaction) -> Procedure[bool]:
+    """Whether another pending plan has a file group of this one, whose instant is taken.
+
+    Of two processes that plan at one time at least one sees the other's plan here.
+    """
+    names, now = transaction.taken.names, transaction.timeline
+    busy = yield from about_to_go(names, now, but=transaction.instant)
+    return any(each.group in busy for each in plan.slices)
 
 
 def _inputs(snapshot: Snapshot, planned: CompactionInput, instant: str) -> set[str] | None:

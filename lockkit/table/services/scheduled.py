@@ -41,6 +41,7 @@ from lockkit.table.services.compact import (
     after_its_inputs,
     merged,
     plan_for,
+    planned_twice,
     stands,
 )
 from lockkit.table.services.context import ServiceContext, StoreHost
@@ -83,12 +84,13 @@ def schedule(context: ServiceContext, view: TableView) -> Compacted | None:
 
 
 def _planned(context: ServiceContext, view: TableView, plan: CompactionPlan) -> str | None:
-    """The plan's instant; None if a commit came before it, and the plan is withdrawn."""
+    """The plan's instant; None if a commit or another plan came before it: it is withdrawn."""
     known, body = after_its_inputs(view), format_compaction_plan(plan)
     with context.taking_an_instant(view.config):
         transaction = context.run(begin(known, action=COMPACTION, plan=body))
     snapshot = context.run(load_snapshot(covering=transaction.covered, since=view.snapshot))
-    if stands(plan, snapshot, transaction.instant):
+    twice = context.run(planned_twice(plan, transaction))
+    if not twice and stands(plan, snapshot, transaction.instant):
         return transaction.instant
     host = StoreHost(context, context.rules.heartbeat)
     context.run(withdraw_attempt(host, transaction.taken, (), True, None))

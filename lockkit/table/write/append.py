@@ -44,12 +44,9 @@ class NewRows:
 
 
 def prepare_append(
-    known: TableCache,
-    new: NewRows,
-    trying: Trying,
-    began: Callable[[TakenInstant], Procedure[None]],
-    wrote: Callable[[tuple[WriteStat, ...]], None],
-) -> Procedure[tuple[Prepared, TableCache]]:
+    known: TableCache, new: NewRows, trying: Trying, began: Callable[[TakenInstant],
+    Procedure[None]], wrote: Callable[[tuple[WriteStat, ...]], None],
+) -> Procedure[tuple[Prepared, TableCache]]:  # fmt: skip
     """Take an instant, write the files, prepare the commit. Also returns what is now known.
 
     `trying` is called with each instant before it is taken, `began` once it is taken, and `wrote`
