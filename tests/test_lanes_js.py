@@ -182,9 +182,9 @@ def ask(at_ms: float, op: str, attempt: str, who: str = "W1", request: int = 1) 
 
 def decides(at_ms: float, status: int, attempt: str, method: str = "put", **more: Any) -> Event:
     said = {"client": "W1", "version": f"v{at_ms:.0f}" * (method == "put"), "began_ms": 1_000,
-            "applied": status < 300}  # fmt: skip
+            "applied": status < 300, "key": LOCK}  # fmt: skip
     return event(
-        at_ms, "store", "request", method=method, key=LOCK, condition="", status=status, answer="",
+        at_ms, "store", "request", method=method, condition="", status=status, answer="",
         before="", attempt=attempt, **said | more,
     )  # fmt: skip
 
@@ -238,6 +238,38 @@ def test_a_copy_that_was_held_back_until_its_client_had_gone_on_belongs_to_its_c
     assert late["label"] == "the SDK's own retry: 412: arrived late"
     assert "no client waited for its answer (412)" in late["detail"]
     assert [bar["t"] for bar in drawn["bars"] if bar["kind"] == "call"] == [[0, 8_000]]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in order", "the client's lines come last"])
+def test_a_copy_of_a_call_that_was_given_up_is_of_that_call_and_a_call_of_its_own_is_not(
+    late: bool
+) -> None:
+    given_up = event(1_020, "W1", "answer", request=1, op="acquire", outcome="unknown", version="",
+                     why="no answer")  # fmt: skip
+    events = [
+        decides(1_010, 200, "a/1"), ask(1_000, "acquire", "a/1"), given_up,
+        decides(1_900, 412, "a/1", began_ms=1_899),
+        ask(5_000, "acquire", "a/1", request=2), decides(5_010, 412, "a/1", began_ms=5_009),
+    ]  # fmt: skip
+    events.sort(key=lambda each: (late and each.who != "store", each.at_ms))
+    drawn = scene(story_of([event(1_000, "W1", "started", pid=1), *events]))
+    told = [(each["label"], each["t"][:2]) for each in drawn["arrows"]]
+    assert told == [
+        ("acquire: answer lost", [0, 10]), ("the SDK's own retry: 412: arrived late", [0, 900]),
+        ("acquire: 412, its own write was first", [4_000, 4_010]),
+    ]
+    assert [bar["t"] for bar in drawn["bars"] if bar["kind"] == "call"] == [[0, 900]]
+
+
+def test_a_commit_that_an_archiver_deletes_does_not_become_visible_again() -> None:
+    key = "t/.hoodie/20260101000000123.commit"
+    drawn = scene(story_of([
+        event(1_000, "W1", "started", pid=1), event(1_001, "A2", "started", pid=2),
+        decides(1_010, 200, "a/1", key=key),
+        decides(9_000, 204, "", "delete", client="A2", began_ms=8_999, key=key),
+    ]))  # fmt: skip
+    assert [each["t"] for each in drawn["marks"] if each["kind"] == "commit"] == [10]
+    assert [each["label"] for each in drawn["arrows"]] == ["publish", "delete"]
 
 
 def test_a_client_that_was_never_granted_the_free_lock_is_not_drawn_as_its_holder() -> None:
@@ -457,6 +489,7 @@ def test_a_late_answer_or_request_is_called_what_it_is(
     ("lease/renew_412 lost:19290@22", "W3", "commit", "open"),
     ("group:1@100", "W3", "fence", "open"),
     ("lease:1@60", "W1", "commit: on its way", "late"),
+    ("lease:2", "W1", "commit: lost", "dropped"),
 ])  # fmt: skip
 def test_a_commit_that_is_sent_and_not_decided_is_drawn(
     moment: str, lane: str, label: str, look: str

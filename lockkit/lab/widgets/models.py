@@ -260,6 +260,8 @@ class HistoryModel:
     def _note_request(self, each: Event) -> None:
         self._awake(each.who)
         key, attempt = spot(str(each["key"])), str(each["attempt"] or "")
+        if attempt and (before := self._calls.get((key, attempt))):
+            self._set_free(before, each.at_ms - JOIN_SLACK_MS)
         exchange = self._claim(each, key, attempt)
         if exchange is None:
             op = str(each["op"])
@@ -305,21 +307,31 @@ class HistoryModel:
         if call.reads:
             self._sort_reads(call, each)
         outcome, made = plain(each["outcome"]), [call, *call.retries]
+        after_ms = each.at_ms + JOIN_SLACK_MS
+        late = [one for one in made[1:] if (one.decided_ms or 0.0) > after_ms]
+        for one in late:  # nobody waited for these
+            one.outcome, one.copied_late, one.sent_ms = "unknown", True, call.sent_ms
+        made = [one for one in made if one not in late]
         told = [one for one in made
                 if one.decision == outcome and (one.decided_ms or 0.0) <= each.at_ms]  # fmt: skip
         exchange = [*made[-1:], *told][-1]
-        if exchange is not made[-1]:  # it is not the answer to a later copy
+        if exchange is not made[-1]:  # it is not the answer to a refused copy
             made[-1].outcome = made[-1].outcome or "unknown"
         exchange.answered_ms, exchange.outcome = each.at_ms, outcome
         exchange.places[2] = self.seen
         exchange.why = str(each["why"] or "")
         exchange.version = exchange.version or str(each["version"] or "")
 
+    def _set_free(self, call: Exchange, after_ms: float) -> None:
+        """What was taken for retries of a call, and was decided after that, is not of this call."""
+        while call.retries and (call.retries[-1].decided_ms or 0.0) > after_ms:
+            one = call.retries.pop()
+            one.retry, one.outcome, one.copied_late = 0, "", False
+            self._unclaimed.appendleft(one)
+
     def _sort_reads(self, call: Exchange, answer: Event) -> None:
         """Nothing else tells reads apart: one that was answered was decided after it was sent."""
-        while call.retries and (call.retries[-1].decided_ms or 0.0) > answer.at_ms:
-            call.retries[-1].retry = 0
-            self._unclaimed.appendleft(call.retries.pop())
+        self._set_free(call, answer.at_ms)
         if call.decided_ms is None and plain(answer["outcome"]) in WELL_READ:
             for one in islice(reversed(self.exchanges), STRUCK_MAX):
                 if (one.reads, one.who, one.key) == (True, call.who, call.key) and (
@@ -379,6 +391,8 @@ class HistoryModel:
         """What a group commit's fence decides, for whom; an offer that is a refusal's tombstone;
         whose instant this makes visible.
         """
+        if exchange.op == "delete":
+            return
         if exchange.key.endswith(COMPLETED):
             began = self._owners.get(instant_of(exchange.key), "")
             if began not in ("", exchange.who):
@@ -412,7 +426,7 @@ class HistoryModel:
         before = call.retries[-1] if call.retries else call
         slack_ms = 0.0 if call.reads else JOIN_SLACK_MS  # the next read may follow at once
         over = before.answered_ms is not None and began_ms > before.answered_ms + slack_ms
-        if over and before.outcome not in (APPLIED, "precondition_failed"):
+        if over and call.reads:
             return False  # a request of its own, whose line is still to come
         exchange.who, exchange.op = call.who, call.op
         exchange.sent_ms = max(began_ms, before.decided_ms or 0.0)  # simulated: both began at once
@@ -423,9 +437,9 @@ class HistoryModel:
         came_ms = before.answered_ms if before.outcome not in ("", "unknown") else None
         own = before.decision == before.outcome
         latest_ms = (exchange.decided_ms or 0.0) - (0.0 if own else JOIN_SLACK_MS)
-        if came_ms is not None and (
+        if over or (came_ms is not None and (
             came_ms < latest_ms or (own and before.applied and not exchange.applied)
-        ):
+        )):  # fmt: skip
             exchange.outcome, exchange.copied_late = "unknown", True  # nobody waited for this one
             return True
         exchange.answered_ms, exchange.outcome = before.answered_ms, before.outcome

@@ -125,7 +125,7 @@ class _Painter:
         """When each epoch was given to whom."""
         self.believed = {(each.who, each.epoch): each for each in story.beliefs}
         self.landed = {instant_of(each.key): each.decided_ms or 0.0 for each in story.exchanges
-                       if each.applied and each.key.endswith(COMPLETED)}  # fmt: skip
+                       if completes(each)}  # fmt: skip
         self.writes = LastWrites((each.key, each.decided_ms, each.who) for each in story.exchanges
                                  if each.applied and each.decided_ms is not None)  # fmt: skip
 
@@ -465,7 +465,7 @@ class _Painter:
     def _commits(self) -> Iterator[Scene]:
         """Completed instants, as the table shows them: the store's record, not the writer's."""
         for each in self.shown:
-            if each.place == "table" and each.applied and each.key.endswith(COMPLETED):
+            if each.place == "table" and completes(each):
                 instant, owner = instant_of(each.key), each.owner or each.who
                 yield {
                     "id": f"t{each.id}", "lane": TABLE_LANE, "kind": "commit", "arrow": each.id,
@@ -570,6 +570,11 @@ def stall_bar(stall: Stall, hue: int, now_ms: float) -> Scene:
         "detail": f"{who}'s process was paused{lasted and f' for{lasted}'} (SIGSTOP)"
                   + (f"; {text(stall.why)}" if stall.why else ""),
     }  # fmt: skip
+
+
+def completes(each: Exchange) -> bool:
+    """Whether it makes a commit visible; an archiver deletes the same object."""
+    return each.applied and each.op != "delete" and each.key.endswith(COMPLETED)
 
 
 def call_bar(id: str, who: str, hue: int, op: str, times: list[float], requests: int) -> Scene:

@@ -54,6 +54,7 @@ TITLES = {
 AFTER_MS = 2_000.0
 """How much of a harm is drawn that nothing ends."""
 PAST, RETRY = "but its lease is over", "the SDK's own retry"
+SAID = {"open": "", "late": ": on its way", "dropped": ": lost"}
 _WORD, _WORD_CHARS = re.compile(r"[\w.]*\w"), 4
 _NUMBERED = re.compile(r"\b(?:epoch|slot|stripe) \d+\b")
 _MEMORY = re.compile(r'"recent":.*?,(?="jobs")')
@@ -85,21 +86,25 @@ def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
 
 
 def _with_commits(world: SimWorld, scene: Scene) -> Scene:
-    """With the writes to the table that are sent and not decided: no client records them."""
+    """With the writes to the table that are sent and not decided, or lost: no client records them.
+    """
     zero = next((each.at_ms for each in world.history()), 0.0)
     decided = {(id(each.request), each.began_ms) for each in world.memory_store.truth}
     sent = [(each.node.name, each.request, each.at_ms, "open") for each in world.tasks
             if each.phase is TaskPhase.SENT]  # fmt: skip
     sent += [(each.client, each.request, each.began_ms, "late") for each in world.flying]
+    flying = {id(each.request) for each in world.flying}
+    sent += [(each.client, each.request, each.sent_ms, "dropped") for each in world.received
+             if isinstance(each.answer, Unknown | NoAnswer) and id(each.request) not in flying]
     hue = {each["id"]: each["hue"] for each in scene["lanes"] if each["role"] == "writer"}
     for n, (who, request, at_ms, look) in enumerate(sent):
         key, known = spot(getattr(request, "key", "")), (id(request), at_ms) in decided
         if not known and who in hue and place(key) == "table" and not isinstance(request, Get):
-            op, t = guess(key, False) + ": on its way" * (look == "late"), round(at_ms - zero, 4)
+            op, t = guess(key, False) + SAID[look], round(at_ms - zero, 4)
             scene["arrows"].append({
                 "id": f"w{n}", "lane": who, "side": "table", "op": op, "kind": "write",
                 "look": look, "label": op, "hue": hue[who], "row": "", "evidence": False,
-                "t": [t, None, None], "detail": f"{who}: {op} {text(key)}; not decided yet",
+                "t": [t, None, None], "detail": f"{who}: {op} {text(key)}; not decided",
             })  # fmt: skip
             scene["span"][1] = max(scene["span"][1], t)
     return scene
