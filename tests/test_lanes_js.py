@@ -24,6 +24,7 @@ from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import scene, whole
 from lockkit.lab.widgets.seeds.moments import SeedMoment, play
 from lockkit.lab.widgets.seeds.objects import run_scene
+from lockkit.stores.endpoint import agent
 
 ROOT = Path(__file__).parents[1]
 STYLES = ROOT / "lockkit" / "lab" / "widgets" / "lanes.css"
@@ -361,6 +362,21 @@ def test_a_lock_object_that_is_deleted_has_no_holder(who: str) -> None:
     assert all(each["kind"] == "write" for each in drawn["arrows"])
 
 
+@pytest.mark.parametrize("name", ["nightly job", "Q" * 70])
+def test_a_client_whose_name_the_store_records_otherwise_has_one_lane(name: str) -> None:
+    said = agent(name).partition("/")[2]
+    events = [
+        ask(1_000, "acquire", "a/1", name), decides(1_010, 200, "a/1", client=said, epoch=1),
+        event(1_020, name, "answer", request=1, op="acquire", outcome="applied", version="v1010",
+              why=""),
+        event(1_020, name, "held", epoch=1, until_ms=9_000.0, version="v1010"),
+    ]  # fmt: skip
+    drawn = scene(story_of(events))
+    assert [each["lane"] for each in drawn["arrows"]] == [name] and said != name
+    assert [lane["id"] for lane in drawn["lanes"] if lane["role"] == "writer"] == [name]
+    assert [bar["label"] for bar in drawn["bars"] if bar["kind"] == "owner"] == [f"{name} epoch 1"]
+
+
 def test_a_client_that_is_called_lock_or_table_has_a_lane_of_its_own() -> None:
     names = {"W1": "lock", "W2": "table"}
     renamed = [
@@ -543,6 +559,8 @@ OWN, OTHER = "20260101000000999", "20260101000000123"
     ("CommitConflict", "another compaction: also rewrote f1", "conflict with another compaction"),
     ("LockLost", "the fence has moved on to epoch 4", "fenced off: epoch 3 is over"),
     ("CommitUnknown", "whether it was committed is not known", "outcome unknown"),
+    ("Unanswered", f"{OWN} was not decided in time and is withdrawn; nothing was committed",
+     "refused: was not decided in time and is withdrawn"),
     ("HeartbeatExpired", f"{OWN}: its heartbeat is over", "refused: its heartbeat is over"),
     ("", "", "commit refused"),
 ])  # fmt: skip

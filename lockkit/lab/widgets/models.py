@@ -13,13 +13,14 @@ One file because every list of the model is filled by the same walk over the eve
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 
 from lockkit.events import STORE, Event
 from lockkit.lab.verify.check.lanes import decisions, offered
+from lockkit.stores.endpoint import agent
 
 RING = 5_000
 """Requests that are kept; older ones leave the picture (the history file keeps everything)."""
@@ -221,12 +222,19 @@ class HistoryModel:
         self._faults: deque[Event] = deque(maxlen=16)
         self._calls: dict[tuple[str, str], Exchange] = {}
         self._tests: dict[str, LaneMoment] = {}
+        self._agents: dict[str, str] = {}
+        """Each client by its name, and by the name that the store's record has."""
         self._owners: dict[str, str] = {}
         """Of the latest instants of group commit: who offered or decided them first."""
         self._count = 0
 
     def add(self, events: Iterable[Event]) -> None:
-        for each in map(apart, events):
+        events = list(events)
+        for each in events:
+            if each.who not in (STORE, SPARK):
+                self._agents[each.who] = each.who
+                self._agents.setdefault(agent(each.who), each.who)
+        for each in (apart(each, self._agents) for each in events):
             self.seen += 1
             if self.started_ms is None:
                 self.started_ms = each.at_ms
@@ -611,12 +619,13 @@ class HistoryModel:
         return self.generations[-1] if self.generations else None
 
 
-def apart(each: Event) -> Event:
-    """An event whose client has no name of the picture's own lanes."""
-    who, client = each.who, str(each.get("client"))
-    if who not in OWN_LANES and client not in OWN_LANES:
+def apart(each: Event, agents: Mapping[str, str]) -> Event:
+    """An event with its client's own name, which is not that of a lane of the picture itself."""
+    who, said = each.who, each.get("client")
+    if not said and who not in OWN_LANES:
         return each
-    data = {**each.data, "client": OWN_LANES.get(client, each.get("client"))}
+    client = agents.get(str(said)) or agents.get(agent(str(said)), str(said or ""))
+    data = {**each.data, "client": OWN_LANES.get(client, client)} if said else each.data
     return replace(each, who=OWN_LANES.get(who, who), data=data)
 
 

@@ -114,7 +114,8 @@ class _Painter:
         self.omitted: tuple[float, float] | None = None
         """The time between a takeover and the newest requests, if there is no room for all."""
         self.shown = self._shown(window_ms, arrows_max)
-        self.evidence = {(each.at_ms, each.who, each.kind) for each in map(apart, evidence)}
+        self.evidence = {(each.at_ms, each.who, each.kind) for each in (
+            apart(each, {}) for each in evidence)}  # fmt: skip
         self.hues = hues(story.states)
         self.begans = [began for _, _, began, _, _ in self.grants]
         self.overtaken_at = overtaken_at(self.grants)
@@ -748,7 +749,7 @@ def _refusal(each: LaneMoment) -> str:
         known = why.startswith(f"{each.instant} was committed")
         return "committed, not yet visible" if known else "outcome unknown"
     others = [shortened(found) for found in INSTANT.findall(why) if found != each.instant]
-    said = why.removeprefix(f"{each.instant}: ")
+    said = shortened(why.removeprefix(each.instant).removeprefix(":").strip())
     cause = text(re.split(r"[;:,(]", said)[0].strip(), limit=CAUSE_CHARS)
     if error in CONFLICTS and (others or cause):
         return f"conflict with {[*others, cause][0]}"

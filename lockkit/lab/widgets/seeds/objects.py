@@ -43,7 +43,7 @@ from lockkit.lab.widgets.stage.picture import (
     row_of,
 )
 from lockkit.lab.widgets.stage.staged import Trip
-from lockkit.protocol.outcome import Applied, PreconditionFailed, Unknown
+from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled, Unknown
 from lockkit.runtime import Delete, Get, List, Put, Request
 
 TITLES = {
@@ -54,7 +54,7 @@ TITLES = {
 AFTER_MS = 2_000.0
 """How much of a harm is drawn that nothing ends."""
 PAST, RETRY = "but its lease is over", "the SDK's own retry"
-SAID = {"open": "", "late": ": on its way", "dropped": ": lost"}
+SAID = {"open": "", "late": ": on its way", "dropped": ": lost", "throttled": ": 429"}
 _WORD, _WORD_CHARS = re.compile(r"[\w.]*\w"), 4
 _NUMBERED = re.compile(r"\b(?:epoch|slot|stripe) \d+\b")
 _MEMORY = re.compile(r'"recent":.*?,(?="jobs")')
@@ -94,8 +94,10 @@ def _with_commits(world: SimWorld, scene: Scene) -> Scene:
             if each.phase is TaskPhase.SENT]  # fmt: skip
     sent += [(each.client, each.request, each.began_ms, "late") for each in world.flying]
     flying = {id(each.request) for each in world.flying}
-    sent += [(each.client, each.request, each.sent_ms, "dropped") for each in world.received
-             if isinstance(each.answer, Unknown | NoAnswer) and id(each.request) not in flying]
+    sent += [(each.client, each.request, each.sent_ms,
+              "throttled" if isinstance(each.answer, Throttled) else "dropped")
+             for each in world.received if id(each.request) not in flying
+             and isinstance(each.answer, Unknown | NoAnswer | Throttled)]  # fmt: skip
     hue = {each["id"]: each["hue"] for each in scene["lanes"] if each["role"] == "writer"}
     for n, (who, request, at_ms, look) in enumerate(sent):
         key, known = spot(getattr(request, "key", "")), (id(request), at_ms) in decided
