@@ -16,7 +16,7 @@ from test_merge_on_read import Model, made, row, rows, shown, theirs
 
 from lockkit.protocol.outcome import IfVersion
 from lockkit.table import Table
-from lockkit.table.errors import TableError
+from lockkit.table.errors import DamagedFile, TableError
 from lockkit.table.format.log_blocks import AVRO, DELETE, PARQUET, blocks
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
 from lockkit.table.format.property_keys import MERGE_ON_READ
@@ -173,3 +173,34 @@ def test_two_overlapping_writers_of_both_formats_commit_and_are_merged(tmp_path:
         assert shown(table.read()) == expected == theirs(tmp_path / "t")
         table.compact()
         assert shown(table.read()) == expected == theirs(tmp_path / "t")
+
+
+@pytest.mark.parametrize("damaged", [".parquet", ".log."], ids=["base file", "block"])
+def test_another_byte_in_a_page_is_no_other_value_but_an_error_that_names_the_file(
+    damaged: str, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/t"
+    how: Any = {"record_key": "id", "table_type": "MERGE_ON_READ", "buckets": 1}
+    with Table.create(url, options=IN_PARQUET, **how) as table:
+        table.upsert(pa.table({"id": ["a"], "v": ["a first text"]}))
+        table.upsert(pa.table({"id": ["b"], "v": ["a later text"]}))
+        file = next(each for each in (tmp_path / "t").iterdir() if damaged in each.name)
+        whole = file.read_bytes()
+        at = whole.index(b" text")  # in its page; its statistics stand at the end
+        file.write_bytes(whole[:at] + b"_" + whole[at + 1 :])
+        with pytest.raises(DamagedFile) as refused:
+            table.read()
+        assert file.name in str(refused.value)
+        with pytest.raises(DamagedFile):
+            table.compact()
+        file.write_bytes(whole)
+        assert sorted(table.read()["v"].to_pylist()) == ["a first text", "a later text"]
+
+
+def test_an_upsert_rewrites_no_base_file_whose_page_has_another_byte(tmp_path: Path) -> None:
+    with Table.create(f"file://{tmp_path}/t", record_key="id", buckets=1) as table:
+        table.upsert(pa.table({"id": ["a"], "v": ["a first text"]}))
+        file = next(each for each in (tmp_path / "t").iterdir() if each.suffix == ".parquet")
+        file.write_bytes(file.read_bytes().replace(b" text", b"_text", 1))
+        with pytest.raises(DamagedFile, match="CRC checksum"):
+            table.upsert(pa.table({"id": ["b"], "v": ["another"]}))

@@ -197,6 +197,7 @@ class BaseFileWriter:
         distinct = {COMMIT_SEQNO, RECORD_KEY, *self.target.config.record_keys}
         return pq.ParquetWriter(
             self.out, self._schema, compression="snappy", store_schema=False,
+            write_page_checksum=True,
             use_dictionary=[
                 each.name for each in self._schema
                 if each.name not in distinct and not _hardly_repeats(each.type)

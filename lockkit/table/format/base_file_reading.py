@@ -74,7 +74,8 @@ def _readable(key: str) -> Iterator[None]:
 def _opened(source: BinaryIO, **options: Any) -> Any:
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(source, pre_buffer=False, buffer_size=READ_BYTES, **options)
+    options |= {"pre_buffer": False, "page_checksum_verification": True}
+    return pq.ParquetFile(source, buffer_size=READ_BYTES, **options)
 
 
 def _tables(file: Any, columns: list[str]) -> Iterator[pa.Table]:

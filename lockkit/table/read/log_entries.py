@@ -201,7 +201,8 @@ def _entries(block: Block, columns: LogColumns) -> LogEntries:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        file = pq.ParquetFile(pa.BufferReader(block.content))  # its footer is read once
+        content = pa.BufferReader(block.content)
+        file = pq.ParquetFile(content, page_checksum_verification=True)  # its footer is read once
         types = file.schema_arrow
         names = types.names
         read = partial(_parquet, file)

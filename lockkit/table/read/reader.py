@@ -324,7 +324,7 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
     import pyarrow.dataset as ds
 
     # No whole columns and few batches ahead, so that memory holds about one row group.
-    lean = ds.ParquetFragmentScanOptions(pre_buffer=False)
+    lean = ds.ParquetFragmentScanOptions(pre_buffer=False, page_checksum_verification=True)
     # Arrow's threads hold on to the file for a moment. If it is Python's and the interpreter ends
     # then, the process is aborted.
     with suppress(OSError):
