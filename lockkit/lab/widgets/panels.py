@@ -126,13 +126,10 @@ class Workbench(Newest):
         self.view = column(
             "workbench",
             row(*self._parameters, self.fence_on),
-            row(
-                self.launch_button, self.stop_button, self.spark_button, self.stall_buttons,
-                self.lose_button,
-            ),
-            self.lanes,
-            Charts(self.lanes),
-        )
+            row(self.launch_button, self.stop_button, self.spark_button, self.stall_buttons,
+                self.lose_button),
+            self.lanes, Charts(self.lanes),
+        )  # fmt: skip
 
     def settings(self) -> LaunchSettings:
         """What the controls say."""

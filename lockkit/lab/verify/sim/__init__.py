@@ -69,13 +69,10 @@ class SeedOutcome:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "seed": self.seed,
-            "violations": [self.violation] if self.violation else [],
-            "steps": self.steps,
-            "faults": self.faults,
-            "reached": list(self.reached),
+            "seed": self.seed, "violations": [self.violation] if self.violation else [],
+            "steps": self.steps, "faults": self.faults, "reached": list(self.reached),
             "trace_hash": self.trace_hash,
-        }
+        }  # fmt: skip
 
 
 def simulate(
