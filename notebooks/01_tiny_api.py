@@ -16,7 +16,7 @@
 # What is the least code that keeps two processes from writing at the same time? And what does it
 # not promise, however carefully it is used?
 #
-# This takes less than ten seconds.
+# This takes less than ten seconds on a quiet machine, and up to half a minute on a busy one.
 
 # %% [markdown]
 # ## Predict

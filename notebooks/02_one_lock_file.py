@@ -17,7 +17,7 @@
 # contain, how does it change when the lock is renewed, released and acquired again, and why is it
 # never deleted?
 #
-# This takes less than ten seconds.
+# This takes less than ten seconds on a quiet machine, and up to half a minute on a busy one.
 
 # %% [markdown]
 # ## Predict

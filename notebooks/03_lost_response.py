@@ -18,7 +18,8 @@
 # has just written your object, and its response is lost on the way to you. What does your SDK
 # report, and what should you do?
 #
-# This takes about half a minute; Azure's SDK waits for 15 seconds of it.
+# This takes about half a minute on a quiet machine, and a minute on a busy one; Azure's SDK waits
+# for 15 seconds of it.
 
 # %% [markdown]
 # ## Predict

@@ -18,7 +18,7 @@
 # these clocks agree. What happens if one is three seconds off, and how much does Hudi's buffer of
 # half a second help?
 #
-# This takes less than ten seconds.
+# This takes less than ten seconds on a quiet machine, and up to half a minute on a busy one.
 
 # %% [markdown]
 # ## Predict

@@ -19,7 +19,8 @@
 # title="holder: the client to which the lock was granted last">holder</abbr> pauses, when it
 # dies, or when the service itself is down. Which of them would you want at three in the morning?
 #
-# The code takes about 15 seconds. The panel runs as long as you like.
+# The code takes about 15 seconds on a quiet machine, and up to half a minute on a busy one. The
+# panel runs as long as you like.
 
 # %% [markdown]
 # ## Run

@@ -17,7 +17,8 @@
 # completed instants. Two writers each prepare a commit from the same state of the table. Which
 # commits may stand, who detects a conflict, and at which request?
 #
-# This takes a few seconds. You can step through it yourself for as long as you like.
+# This takes a few seconds on a quiet machine, and up to half a minute on a busy one. You can step
+# through it yourself for as long as you like.
 
 # %% [markdown]
 # ## Predict

@@ -17,8 +17,9 @@
 # process has to delete what it left. But no one can distinguish a dead writer from a slow one. Who
 # may delete its files, and what happens if it resumes meanwhile?
 #
-# This takes about 15 seconds. Everything is real, on a server on this machine, with one
-# exception: all clocks are moved forward together, so that a pause of five minutes takes no time.
+# This takes about 15 seconds on a quiet machine, and up to a minute on a busy one. Everything is
+# real, on a server on this machine, with one exception: all clocks are moved forward together, so
+# that a pause of five minutes takes no time.
 
 # %% [markdown]
 # ## Predict

@@ -17,7 +17,8 @@
 # old ones and a *clustering* merges the small ones, while others read and write. What can they take
 # away from a reader or a writer? And if two of them want the same files, who loses?
 #
-# This takes ten to 20 seconds. Clocks are moved forward, so that no pause takes real time.
+# This takes ten to 20 seconds on a quiet machine, and more than a minute on a busy one. Clocks are
+# moved forward, so that no pause takes real time.
 
 # %% [markdown]
 # ## Predict: a slow reader

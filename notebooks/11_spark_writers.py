@@ -204,8 +204,9 @@ print(f"{tried!r}\n", "solved" if solved else f"not yet: try {'fewer' if fewer e
 # A new order has no file group yet. Write `bucket`, which chooses one: a number from 0 to
 # `len(sizes) - 1`. `sizes` are the numbers of rows that this writer sees in the file groups. No key
 # may ever be in two file groups, and no file group may get most of the orders. The simulator runs
-# three writers with your function in 200 small worlds. As in Python, `hash(key)` differs from
-# process to process. A solution is in `solutions/bucket.py`.
+# three writers with your function in 200 small worlds. Each of them is a process of its own: as in
+# Python, `hash(key)` differs from process to process, and no variable is shared. A solution is in
+# `solutions/bucket.py`.
 
 # %%
 from lockkit.lab.course.exercises import judge

@@ -18,7 +18,8 @@
 # nothing but an object store, and each has one mistake that nearly everyone makes first. Which
 # one?
 #
-# The code takes a few seconds. You can step through four protocols for as long as you like.
+# The code takes a few seconds on a quiet machine, and up to a minute on a busy one. You can step
+# through four protocols for as long as you like.
 
 # %% [markdown]
 # ## Predict

@@ -19,7 +19,8 @@
 #
 # What can go wrong between two clients that both lock exactly the keys that they need?
 #
-# This takes less than a minute, most of it for two races of ten seconds.
+# This takes less than a minute on a quiet machine, most of it for two races of ten seconds, and a
+# minute and a half on a busy one.
 
 # %% [markdown]
 # ## Predict
@@ -121,8 +122,8 @@ a key shares its stripe with one of *k* others is 1 − (1 − 1/S)^k.
 # ## Your turn
 #
 # Write `order`: the order in which to take the locks of `keys`, as a list. A caller may name a key
-# twice. The simulator runs three clients with your function in 200 small worlds; each wants two or
-# three locks at once. A solution is in `solutions/order.py`.
+# twice. The simulator runs three clients with your function in 200 small worlds; each is a process
+# of its own, and wants two or three locks at once. A solution is in `solutions/order.py`.
 
 # %%
 from lockkit.lab.course.exercises import judge

@@ -18,8 +18,8 @@
 # wrong, answers are lost, processes pause and die. If you switch one rule off, how soon does a
 # world go wrong, and what does the shortest such world look like?
 #
-# This takes ten seconds on a quiet machine and half a minute on a busy one. The ladder at the end
-# takes as long as you like.
+# This takes ten seconds on a quiet machine, and up to two minutes on a busy one. The ladder at the
+# end takes as long as you like.
 
 # %% [markdown]
 # ## Predict

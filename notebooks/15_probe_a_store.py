@@ -21,7 +21,8 @@
 #
 # How many requests does it take to find out which kind you have?
 #
-# The code takes about twenty seconds. The panel takes as long as you like.
+# The code takes about 20 seconds on a quiet machine, and up to half a minute on a busy one. The
+# panel takes as long as you like.
 
 # %% [markdown]
 # ## Predict

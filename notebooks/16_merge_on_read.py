@@ -18,7 +18,8 @@
 # same time, could both commit? Which row does a reader get then? And what if the log files are
 # merged into a new base file meanwhile?
 #
-# This takes a few seconds. You can press the buttons for as long as you like.
+# This takes a few seconds on a quiet machine, and up to half a minute on a busy one. You can press
+# the buttons for as long as you like.
 
 # %% [markdown]
 # ## Predict

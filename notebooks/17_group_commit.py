@@ -17,7 +17,7 @@
 # replacement at a time succeeds. Google Cloud Storage takes one write per second to an object.
 # Does a table there take one commit per second, however many writers it has?
 #
-# This takes less than a minute.
+# This takes less than a minute on a quiet machine, and two on a busy one.
 
 # %% [markdown]
 # ## Predict

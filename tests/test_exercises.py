@@ -109,6 +109,31 @@ def acquire_waits_a_minute(key: str, mine: bytes) -> Any:
     return isinstance(seen, Found) and seen.body == mine
 
 
+def acquire_tries_four_times(key: str, mine: bytes) -> Any:
+    for _ in range(4):
+        answer = yield Put(key, mine, IfAbsent())
+        if isinstance(answer, Applied):
+            return True
+        seen = yield from read(key)
+        if isinstance(seen, Found):
+            return seen.body == mine
+        yield Sleep(2)
+    return False
+
+
+def acquire_only_reads_on(key: str, mine: bytes) -> Any:
+    """That nothing is there yet says nothing."""
+    answer = yield Put(key, mine, IfAbsent())
+    if isinstance(answer, Applied):
+        return True
+    for _ in range(30):
+        seen = yield from read(key)
+        if isinstance(seen, Found):
+            return seen.body == mine
+        yield Sleep(5)
+    return False
+
+
 def acquire_believes(key: str, mine: bytes) -> Any:
     yield Put(key, mine, IfAbsent())
     return True
@@ -337,6 +362,10 @@ def bucket_by_a_hash_of_the_process(key: str, sizes: list[int]) -> int:
     return hash(key) % len(sizes)
 
 
+def bucket_by_a_hash_of_the_text(key: str, sizes: list[int]) -> int:
+    return hash(f"{key}") % len(sizes)
+
+
 def bucket_always_the_first(key: str, sizes: list[int]) -> int:
     return 0
 
@@ -380,6 +409,11 @@ def order_without_repeats(keys: list[str]) -> list[str]:
 
 def order_sorted_with_repeats(keys: list[str]) -> list[str]:
     return sorted(keys)
+
+
+def order_by_hash(keys: list[str]) -> list[str]:
+    """Each process has another order."""
+    return sorted(set(keys), key=hash)
 
 
 def order_loses_one(keys: list[str]) -> list[str]:

@@ -27,7 +27,7 @@ CHALLENGES = {
     "07_providers": ("contention import wait", "60_000, 50, 5_000", "90_000, 0, 5_000"),
     "09_markers_and_heartbeats": ("dead import tune", "= 60, 2", "= 60, 3"),
     "10_table_services": ("upkeep import read_slowly", "RETAINED = 10", "RETAINED = 5"),
-    "11_spark_writers": ("programs import Programs", "BUCKETS = 1", "BUCKETS = 5"),
+    "11_spark_writers": ("programs import Programs", "BUCKETS = 1", "BUCKETS = 3"),
     "13_striped_locks": (
         "striping import three_renames", '("b", "a"), ("a", "c")', '("b", "c"), ("c", "a")',
     ),

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from copy import deepcopy
-from dataclasses import replace
 from functools import partial
-from inspect import unwrap
-from types import FunctionType
 from typing import Any
 
 from lockkit.lab.course.trial import CALLS, CLIENTS, Exercise, for_sure, parsed, settle
@@ -189,26 +184,6 @@ class Retention(Exercise):
         return live
 
 
-class OrderKey(str):
-    """A key whose `hash()` differs between the writers, as it does between Python processes."""
-
-    __slots__ = ("process",)
-
-    process: str
-
-    def __hash__(self) -> int:
-        return hash((self.process, str(self)))
-
-
-def own_copy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with lists, sets and dicts of its own, as each process has them."""
-    code, names = unwrap(function).__code__, unwrap(function).__globals__
-    own = {each: deepcopy(names[each]) for each in code.co_names
-           if isinstance(names.get(each), list | set | dict)}  # fmt: skip
-    defaults, closure = unwrap(function).__defaults__, unwrap(function).__closure__
-    return FunctionType(code, names | own, function.__name__, deepcopy(defaults), closure)
-
-
 class Placement(Exercise):
     """`bucket(key, sizes)`: the number of the file group that the order `key` belongs to.
 
@@ -220,8 +195,6 @@ class Placement(Exercise):
     SHARE_MAX = 2 / 3
 
     def prepare(self) -> None:
-        self.alone = {name: replace(self.trial, function=own_copy(self.trial.function))
-                      for name in CLIENTS}  # fmt: skip
         empty: list[list[str]] = [[] for _ in range(self.GROUPS)]
         self.trial.put(self.KEY, json.dumps({"commits": [], "groups": empty}).encode())
 
@@ -255,9 +228,7 @@ class Placement(Exercise):
         return isinstance(settled, str)
 
     def place(self, node: Node, key: str, sizes: list[int]) -> int:
-        named = OrderKey(key)
-        named.process = node.name
-        group: int = self.alone[node.name].decide(int, named, list(sizes))
+        group: int = self.trial.of_process(node.name).decide(int, key, list(sizes))
         self.trial.note(node, f"bucket({key!r}, {sizes}) returns {group}")
         if not 0 <= group < self.GROUPS:
             raise Violated("the group exists", f"bucket({key!r}, {sizes}) returned {group}")

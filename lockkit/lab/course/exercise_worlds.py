@@ -29,6 +29,8 @@ class Acquire(Exercise):
     """
 
     KEY = "lock.json"
+    SHARES = (0.1, 0.9)
+    """A client that gives up after some tries meets so many losses in a row."""
 
     def prepare(self) -> None:
         self.answers = dict[str, bool]()
@@ -283,7 +285,7 @@ class Order(Exercise):
         dice = self.trial.world.dice
         for _ in range(CALLS):
             keys = [dice.choice(self.KEYS) for _ in range(dice.choice((2, 3)))]
-            ordered = self.trial.decide(list, list(keys))
+            ordered = self.trial.of_process(node.name).decide(list, list(keys))
             self.trial.note(node, f"order({keys}) returns {ordered}")
             if set(ordered) != set(keys):
                 raise Violated("all locks are taken", f"order({keys}) returned {ordered}")

@@ -157,7 +157,7 @@ def _world(name: str, seed: int) -> SimWorld:
     exercise = EXERCISES[name]
     profile = FaultProfile.of(dice, getattr(exercise, "KINDS", KINDS))
     fair = getattr(exercise, "FAIR", False)  # a client that polls must not block the others
-    writes = dice.choice(SHARES) if profile.of_writes else 0.0
+    writes = dice.choice(getattr(exercise, "SHARES", SHARES)) if profile.of_writes else 0.0
     nodes = 0.02 if profile.of_nodes else 0.0
     return SimWorld(
         str(seed), STEPS, PROFILES[dice.choice(getattr(exercise, "STORES", SOUND))],

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from inspect import isgenerator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from inspect import isgenerator, unwrap
 from math import inf
+from types import FunctionType
 from typing import Any, TypeVar
 
 from lockkit.errors import Unanswered
@@ -62,6 +65,18 @@ class Trial:
             wanted = "True or False" if returns is bool else _name_of(returns)
             raise Violated("the function answers", f"{name}() returned {found!r}, not {wanted}")
         return found
+
+    def of_process(self, name: str) -> Trial:
+        """The function with nothing remembered and a `hash` of its own, as in a new process."""
+        function = unwrap(self.function)
+        own = {each: deepcopy(function.__globals__[each]) for each in function.__code__.co_names
+               if isinstance(function.__globals__.get(each), list | set | dict)}  # fmt: skip
+        own["hash"] = lambda value: int(sha256(f"{name} {value}".encode()).hexdigest(), 16)
+        copied = FunctionType(
+            function.__code__, function.__globals__ | own, self.function.__name__,
+            deepcopy(function.__defaults__), function.__closure__,
+        )  # fmt: skip
+        return replace(self, function=copied)
 
     def put(self, key: str, body: bytes) -> None:
         """Put an object into the store before the world begins."""
