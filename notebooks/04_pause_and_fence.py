@@ -119,9 +119,7 @@ TimeSliders(lease_s=6, stall_s=6, fence=False)
 # %% [markdown]
 # ## Check
 #
-# The checker compares the store's record of every request with what both writers recorded. The
-# number of lost orders depends on how far each writer had got. The violation does not: a commit was
-# published without a conflict check against the commit before it.
+# The checker compares the store's record of every request with what both writers recorded.
 
 # %% jupyter={"source_hidden": true}
 # Check
@@ -150,6 +148,9 @@ starts again from the current table, and nothing is lost.
 It matters *which process* is paused. Here it is the driver, because the lock, its heartbeat and
 the commit all run in the driver's own Python process. Spark's executors keep running, which does
 no harm.
+
+The number of lost orders depends on how far each writer had got. The violation does not: a commit
+was published without a conflict check against the commit before it.
 """)
 
 # %% [markdown]

@@ -73,9 +73,9 @@ for expiry in ("wall", "store", "observed"):
 # A clock that is three seconds *slow* is safe under every rule. By the wall clock, W2 then waits
 # three seconds longer than necessary after W1 has died.
 #
-# The explorer finds the same harm without a server. It shows the shortest of all orders of events
-# in which two clients count on the lock. (Here a tick is one second, a lease is two
-# ticks and the buffer is one.)
+# The explorer tries the same without a server. It shows the shortest of all orders of events in
+# which a rule is broken, if there is one. (Here a tick is one second, a lease is two ticks and the
+# buffer is one.)
 
 # %%
 print(wall.run(search, "skew").story)

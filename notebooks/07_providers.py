@@ -33,7 +33,7 @@
 #    (ZooKeeper and the Hive Metastore from the jars inside pyspark), and three processes contend
 #    for each lock.
 # 2. **Stall the holder** sends SIGSTOP for two and a half leases, on both sides. Watch the narrow
-#    bar: no process may count on the lock once its lease has ended.
+#    bar: for how long does the paused process count on the lock?
 # 3. **Kill the holder**, then **Restart the service**.
 # 4. **Stop**, and read the table.
 

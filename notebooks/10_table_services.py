@@ -152,8 +152,8 @@ inserts are cheap and concurrent updates are expensive.
 # %% [markdown]
 # ## In production
 #
-# * **Apache Hudi:** `hoodie.clean.commits.retained` is 10. With one commit per minute, a query of
-#   more than ten minutes fails with a missing file. Where commits are irregular, retain by hours
+# * **Apache Hudi:** `hoodie.clean.commits.retained` is 10. With one commit per minute, the files of
+#   a query are safe for ten minutes. Where commits are irregular, retain by hours
 #   (`hoodie.clean.policy=KEEP_LATEST_BY_HOURS`).
 # * **Refused overlapping writes** are the most frequent question about Hudi's errors
 #   ([#7653](https://github.com/apache/hudi/issues/7653)): the conflict check works as intended.

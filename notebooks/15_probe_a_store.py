@@ -71,7 +71,7 @@ singly.explain("""
 Spaces ignores conditions. Two requests are enough to see it: create, and create again. And one
 product can be two stores: Ceph's gateway, as measured, honours conditions, but on a bucket that
 keeps versions it ignores `If-None-Match`. The fourth server behaves perfectly as long as one
-request comes at a time. To find it out takes races:
+request comes at a time. Only races find it out:
 """)
 
 # %%

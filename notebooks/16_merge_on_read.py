@@ -67,8 +67,8 @@ opened
 # new amount for `order-1`. Then W2 commits, and after it W1. Each row has a time (`at`), by which
 # readers order the rows of one key: W2's row is the newer one.
 #
-# Under **optimistic** control a commit is refused if another writer has committed to the same file
-# group since. Under **non-blocking** control it is not.
+# One table is under **optimistic** control: a commit is checked against the commits since its
+# snapshot. The other is under **non-blocking** control, which is made for log files.
 
 # %%
 overlap = Predict("How many of the two commits stand?", OVERLAP_GUESSES)
@@ -99,7 +99,7 @@ gets the same amount as before.
 #
 # W1 has written its log file and is not committed yet. W2 commits another one. A compaction merges
 # what is committed (the base file and W2's log file) into a new base file, and commits. Now W1
-# commits. Its instant is **older** than the compaction's: it began before it.
+# commits. W1 began before the compaction, so W1's instant is the **older** one.
 
 # %%
 late = Predict("What becomes of W1's row?", LATE_GUESSES)

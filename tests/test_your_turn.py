@@ -23,11 +23,11 @@ PANELS = "from lockkit.lab.widgets import Console, Workbench"
 CHALLENGES = {
     "01_tiny_api": ("account import late", 'THEN = "give up"', 'THEN = "begin again"'),
     "02_one_lock_file": ("lockfile import resume", '"owner": "copied"', '"owner": "", "epoch": 41'),
-    "06_hot_object": ("hot import use", "TIMES = 1", "TIMES = 3"),
+    "06_hot_object": ("hot import use", "TIMES = 1", "TIMES = 6"),
     "07_providers": ("contention import wait", "60_000, 50, 5_000", "90_000, 0, 5_000"),
     "09_markers_and_heartbeats": ("dead import tune", "= 60, 2", "= 60, 3"),
     "10_table_services": ("upkeep import read_slowly", "RETAINED = 10", "RETAINED = 5"),
-    "11_spark_writers": ("programs import Programs", "BUCKETS = 1", "BUCKETS = 3"),
+    "11_spark_writers": ("programs import Programs", "BUCKETS = 1", "BUCKETS = 4"),
     "13_striped_locks": (
         "striping import three_renames", '("b", "a"), ("a", "c")', '("b", "c"), ("c", "a")',
     ),
