@@ -368,6 +368,21 @@ def test_log_files_get_no_times_where_the_table_counts_milliseconds(
         assert table.read() == rows
 
 
+@pytest.mark.parametrize(("stored", "value", "found"), [
+    (pa.float32(), 0.1, 0.1), (pa.int64(), 2**53 + 1, 2.0**53),
+])  # fmt: skip
+def test_a_number_of_a_block_is_read_in_its_columns_later_type(
+    stored: pa.DataType, value: float, found: float
+) -> None:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"_hoodie_record_key": ["a"], "v": pa.array([value], stored)}), file)
+    of = LogSlice("", "f", "", "", ("log",), (),
+                  VisibleInstants(frozenset({T1}), frozenset(), T1), V9)  # fmt: skip
+    columns = LogColumns(pa.schema([]), pa.schema([("v", pa.float64())]))
+    entries = log_entries(of, {"log": block(PARQUET, file.getvalue(), h0=T1)}, columns)
+    assert entries.rows["v"].to_pylist() == [found]
+
+
 def test_a_filter_sees_merged_rows_and_not_what_they_replaced() -> None:
     log = data(T2, ("a", 2, 2))
     assert merged([("a", 1, 1)], log, where=pc.field("v") == 1) == []

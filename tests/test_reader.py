@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from suite_plugin import rest_in_soak
@@ -43,9 +45,10 @@ from lockkit.table import (
     read_table,
     write_inserts,
 )
-from lockkit.table.format.base_file import Slice
+from lockkit.table.format.base_file import BaseFileWriter, Slice, Target
 from lockkit.table.format.layout import format_commit
 from lockkit.table.format.properties import PROPERTIES_KEY, load_config
+from lockkit.table.format.schema import COMMIT_SEQNO, COMMIT_TIME, RECORD_KEY
 from lockkit.table.format.timeline import V6, instant_of, load_timeline
 from lockkit.table.occ.covered import CheckedHorizon, settle
 from lockkit.table.occ.heartbeat import Heartbeat
@@ -607,3 +610,45 @@ def test_a_scan_gives_arrows_threads_no_file_of_pythons(tmp_path: Path) -> None:
         without_methods: Any = SimpleNamespace(fileno=file.fileno)
         found = list(scan_slice(wanted, Slice("", "f", "1", "base.parquet"), without_methods))
     assert pa.Table.from_batches(found).to_pylist() == [{"id": "a"}, {"id": "b"}]
+
+
+PROMOTED: Any = pytest.mark.parametrize(("stored", "kind", "value", "found"), [
+    (pa.float32(), pa.float64(), 0.1, 0.1), (pa.int64(), pa.float64(), 2**53 + 1, 2.0**53),
+    (pa.int32(), pa.float32(), 16_777_217, 16_777_216.0),
+], ids=["float to double", "long to double", "int to float"])  # fmt: skip
+
+
+@PROMOTED
+def test_a_number_is_read_in_its_columns_later_type_as_hudi_reads_it(
+    stored: pa.DataType, kind: pa.DataType, value: float, found: float, tmp_path: Path
+) -> None:
+    """A float by its text, as `HoodieAvroUtils` does, and a whole number rounded."""
+    path = tmp_path / "base.parquet"
+    pq.write_table(pa.table({"id": ["a", "b"], "v": pa.array([value, 1], stored)}), path)
+    schema = pa.schema({"id": pa.string(), "v": kind})
+    for where, keys in ((None, ["a", "b"]), (pc.field("v") == found, ["a"])):
+        wanted = Scan((), schema, ("id",), where, filtered=("v",))
+        with path.open("rb") as file:
+            batches = scan_slice(wanted, Slice("", "f", "1", "base.parquet"), file)
+            assert pa.Table.from_batches(batches)["id"].to_pylist() == keys
+    with path.open("rb") as file:
+        wanted = Scan((), schema, ("v", "id"), None)
+        batches = scan_slice(wanted, Slice("", "f", "1", "base.parquet"), file)
+        assert pa.Table.from_batches(batches).to_pylist()[0] == {"v": found, "id": "a"}
+
+
+@PROMOTED
+def test_a_rewritten_file_keeps_a_number_as_it_is_read(
+    stored: pa.DataType, kind: pa.DataType, value: float, found: float
+) -> None:
+    old = pa.table({
+        COMMIT_TIME: ["1"], COMMIT_SEQNO: ["1_0_0"], RECORD_KEY: ["a"], "id": ["a"],
+        "v": pa.array([value], stored),
+    })  # fmt: skip
+    columns, out = pa.schema({"id": pa.string(), "v": kind}), io.BytesIO()
+    draft = BaseFileWriter(
+        Target("2", TableConfig(name="t", record_key="id")), "", "f", columns, out
+    )
+    draft.copy(old)
+    draft.close(inserts=0)
+    assert pq.read_table(io.BytesIO(out.getvalue()))["v"].to_pylist() == [found]

@@ -26,6 +26,7 @@ from lockkit.table.format.schema import (
     SHOWN,
     column_of,
     conform,
+    promoted,
     stored,
     stored_schema,
 )
@@ -133,7 +134,12 @@ class BaseFileWriter:
     def copy(self, rows: pa.Table) -> None:
         """Add rows of the previous slice, read by `rows_to_copy`: only the file name changes."""
         import pyarrow as pa
+        import pyarrow.types as is_
 
+        for at, name in enumerate(rows.column_names):
+            kind = self.columns.field(name).type if name in self.columns.names else rows[name].type
+            if kind != rows[name].type and is_.is_floating(kind):
+                rows = rows.set_column(at, name, promoted(rows[name], kind))
         kept = {COMMIT_TIME: _few(), COMMIT_SEQNO: pa.string(), RECORD_KEY: pa.string()}
         self._hold(conform(rows, pa.schema([*pa.schema(kept), *self.columns])))
 

@@ -27,7 +27,7 @@ from lockkit.table.format.log_blocks import (
     deleted_keys,
 )
 from lockkit.table.format.row_partitions import deleted
-from lockkit.table.format.schema import DELETED_FLAG, RECORD_KEY
+from lockkit.table.format.schema import DELETED_FLAG, RECORD_KEY, promoted
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.read import log_order
 from lockkit.table.read.key_index import KeyIndex
@@ -279,7 +279,7 @@ def _fitted(found: pa.Table, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
     columns = [
-        found[each.name].cast(each.type) if each.name in found.column_names
+        promoted(found[each.name], each.type) if each.name in found.column_names
         else pa.nulls(found.num_rows, each.type) for each in schema
     ]  # fmt: skip
     return pa.table(columns, schema=schema)

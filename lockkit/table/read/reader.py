@@ -33,7 +33,7 @@ from lockkit.table.format.base_file import Slice
 from lockkit.table.format.base_file_reading import read_base_file
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.properties import PROPERTIES_KEY
-from lockkit.table.format.schema import COMMIT_TIME, META_COLUMNS, RECORD_KEY
+from lockkit.table.format.schema import COMMIT_TIME, META_COLUMNS, RECORD_KEY, promoted
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.read.incremental import Increment, load_increment
 from lockkit.table.read.log_slice import without_logs
@@ -322,6 +322,7 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
         return
     import pyarrow as pa
     import pyarrow.dataset as ds
+    import pyarrow.types as is_
 
     # No whole columns and few batches ahead, so that memory holds about one row group.
     lean = ds.ParquetFragmentScanOptions(pre_buffer=False, page_checksum_verification=True)
@@ -330,12 +331,27 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
     with suppress(OSError):
         file = pa.OSFile(f"/dev/fd/{file.fileno()}")
     try:
-        scanner = ds.ParquetFileFormat().make_fragment(file).scanner(
-            schema=wanted.schema, columns=list(wanted.columns), filter=wanted.where,
-            batch_size=BATCH_ROWS, batch_readahead=1, fragment_scan_options=lean,
-            use_threads=False,
+        fragment = ds.ParquetFileFormat().make_fragment(file)
+        schema, columns, where = wanted.schema, wanted.columns, wanted.where
+        stored = {each.name: each.type for each in fragment.physical_schema}
+        wider = {each.name: stored[each.name] for each in schema if is_.is_floating(each.type)
+                 and stored.get(each.name, each.type) != each.type}  # fmt: skip
+        if wider:  # these are converted as Hudi does, before the rows are filtered
+            schema = pa.schema([(each.name, wider.get(each.name, each.type)) for each in schema])
+            columns, where = wanted.needed, None
+        scanner = fragment.scanner(
+            schema=schema, columns=list(columns), filter=where, batch_size=BATCH_ROWS,
+            batch_readahead=1, fragment_scan_options=lean, use_threads=False,
         )  # fmt: skip
-        yield from (batch for batch in scanner.to_batches() if batch.num_rows)
+        for batch in scanner.to_batches():
+            if not wider:
+                yield from [batch] if batch.num_rows else ()
+                continue
+            every = [promoted(batch[name], wanted.schema.field(name).type) for name in columns]
+            rows = pa.table(every, list(columns))
+            rows = rows if wanted.where is None else rows.filter(wanted.where)
+            yield from (each for each in rows.select(list(wanted.columns)).to_batches()
+                        if each.num_rows)  # fmt: skip
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OSError) as error:
         raise DamagedFile(
             of.path, f"is not a readable parquet file of this table: {str(error)[:200]}"
