@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -116,6 +117,11 @@ def test_avro_of_a_topic_brings_its_new_columns_along(broker: Broker, tmp_path: 
     ]  # fmt: skip
 
 
+SAMPLES = Path(__file__).parents[2] / "docs" / "howto" / "hudi_samples.md"
+TITLES = {
+    "COPY_ON_WRITE": "Hudi Streamer: a bulk insert",
+    "MERGE_ON_READ": "Hudi Streamer: a merge-on-read table, without end",
+}
 PAGE = r"""
 --props file://${PWD}/hudi-utilities/src/test/resources/streamer-config/kafka-source.properties \
 --schemaprovider-class org.apache.hudi.utilities.schema.SchemaRegistryProvider \
@@ -184,6 +190,30 @@ def test_the_pages_own_command_line_runs_in_a_shell_and_hudi_reads_the_table(
     else:  # a bulk insert looks for no keys
         assert sorted(found.to_pylist(), key=str) == sorted(rows, key=str)
         assert by_hudi.keys() == newest.keys() and actions == ["commit"]
+    came = [f"lockkit: {each}" for each in dict.fromkeys(
+        re.sub(r"\d{17}", "(an instant)", line) for line in log.read_text().splitlines()
+        if line.startswith("published "))]  # fmt: skip
+    if kind == "MERGE_ON_READ":
+        came += ["lockkit: the same for each batch of 4 messages; a compaction has completed",
+                 f"lockkit: after SIGTERM it ended with code {code}"]  # fmt: skip
+    else:
+        came.append(f"lockkit: it ended with code {code}")
+    came.append(f"read by Hudi: {len(by_hudi)} keys, of the {len(rows)} messages in the topic")
+    more = command.partition("BULK_INSERT")[2]
+    shown = "python -m lockkit.spark.streamer \\\n" + PAGE.strip() + more
+    parts = f"```sh\n{shown}\n```\n", "```text\n" + "\n".join(came) + "\n```\n"
+    as_the_page_shows(TITLES[kind], "\n".join(parts))
+
+
+def as_the_page_shows(title: str, made: str) -> None:
+    """Compare the section of the page of samples, or write it anew."""
+    head, end = f"\n## {title}\n\n", "\n## "
+    before, found, rest = SAMPLES.read_text(encoding="utf-8").partition(head)
+    shown, following, after = rest.partition(end)
+    if os.environ.get("LOCKKIT_REWRITE"):
+        SAMPLES.write_text(before + head + made + following + after, encoding="utf-8")
+        return
+    assert found and shown == made, "LOCKKIT_REWRITE=1 makes it again"
 
 
 def until_compacted(running: subprocess.Popen[bytes], table: Path) -> None:
