@@ -262,6 +262,37 @@ def test_a_copy_of_a_call_that_was_given_up_is_of_that_call_and_a_call_of_its_ow
     assert [bar["t"] for bar in drawn["bars"] if bar["kind"] == "call"] == [[0, 900]]
 
 
+@pytest.mark.parametrize("fault_ms", [1_009.9, 1_010.1])
+@pytest.mark.parametrize("fault", ["drop", "answer lost after it was applied"])
+def test_a_commit_whose_answer_is_lost_says_so_although_no_client_records_its_request(
+    fault_ms: float, fault: str
+) -> None:
+    key = "t/.hoodie/.locks/fence.json"
+    events = [
+        event(1_000, "W1", "started", pid=1), decides(1_010, 200, "a/1", key=key),
+        event(fault_ms, "store", "fault", fault=fault, when="after", client="W1", method="put",
+              key=key, attempt="a/1"),
+    ]  # fmt: skip
+    drawn = scene(story_of(sorted(events, key=lambda each: each.at_ms)))
+    (arrow,) = drawn["arrows"]
+    assert (arrow["look"], arrow["label"], arrow["t"][2]) == ("lost", "fence: answer lost", None)
+
+
+def test_two_requests_with_one_attempt_have_each_its_own_decision() -> None:
+    """As simulated: the store's record says when each of them was sent."""
+    drawn = scene(story_of([
+        ask(1_000, "acquire", "a/1"),
+        event(1_020, "W1", "answer", request=1, op="acquire", outcome="unknown", version="",
+              why=""),
+        ask(1_030, "acquire", "a/1", request=2),
+        decides(1_200, 429, "", began_ms=1_000), decides(9_000, 412, "a/1", began_ms=1_030),
+        event(9_001, "W1", "answer", request=2, op="acquire", outcome="precondition_failed",
+              version="", why=""),
+    ]))  # fmt: skip
+    told = [(each["look"], *each["t"]) for each in drawn["arrows"]]
+    assert told == [("unheard", 0, 200, None), ("refused", 30, 8_000, 8_001)]
+
+
 def test_a_commit_that_an_archiver_deletes_does_not_become_visible_again() -> None:
     key = "t/.hoodie/20260101000000123.commit"
     drawn = scene(story_of([

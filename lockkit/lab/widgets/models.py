@@ -53,7 +53,8 @@ STRUCK = {
     "late": "request held back", "status": "an error sent instead of the answer",
 }  # fmt: skip
 """What the proxy did to a request, or to its answer, in words."""
-SILENCING = ("dropped", "cut off", "withheld", "instead of the answer")
+SILENCING = ("dropped", "cut off", "withheld", "instead of the answer", "answer lost",
+             "(after the store decided)")  # fmt: skip
 """How the words of a fault end after which the client does not know what the store did."""
 SCRATCH = "/conditions.json"
 """The object on which a client tests that its store enforces write conditions."""
@@ -289,9 +290,7 @@ class HistoryModel:
             for known in [e for e in self._unclaimed if (e.key, e.attempt or e.who) == call]:
                 if self._sent_again(known):
                     self._unclaimed.remove(known)
-        for fault in [each for each in self._faults if self._strikes(each, exchange)]:
-            exchange.fault = described(fault)
-            self._faults.remove(fault)
+        self._struck(exchange, self._faults)
         if not drawn(exchange):
             self.hidden += 1
 
@@ -366,6 +365,7 @@ class HistoryModel:
             if not self._sent_again(exchange):
                 self._unclaimed.append(exchange)
         exchange.decided_ms, exchange.status = each.at_ms, whole(each["status"])
+        self._struck(exchange, [one for one in self._faults if one["when"] == "after"])
         exchange.places[1] = self.seen
         exchange.applied = bool(each["applied"])
         exchange.before, exchange.version = str(each["before"] or ""), str(each["version"] or "")
@@ -490,7 +490,8 @@ class HistoryModel:
                  or each.at_ms <= (one.answered_ms or 0.0) + JOIN_SLACK_MS)
         ]  # fmt: skip
         sent = [one for one in fits if each.at_ms >= (one.sent_ms or 0.0)]
-        for one in (sent[:1] if exchange.reads else sent[-1:]) or fits[:1]:
+        exact = [one for one in fits if one.sent_ms == exchange.began_ms]  # of a simulated run
+        for one in exact[:1] or (sent[:1] if exchange.reads else sent[-1:]) or fits[:1]:
             waiting.remove(one)
             return one
         return None
@@ -570,6 +571,12 @@ class HistoryModel:
         else:
             self._faults.append(each)  # the client's own line is still on its way
         self._note(each, str(each["client"] or ""), described(each))
+
+    def _struck(self, exchange: Exchange, faults: Iterable[Event]) -> None:
+        """Note the faults of a request whose line came after theirs."""
+        for fault in [each for each in faults if self._strikes(each, exchange)]:
+            exchange.fault = described(fault)
+            self._faults.remove(fault)
 
     def _strikes(self, fault: Event, exchange: Exchange) -> bool:
         if exchange.who != fault["client"] or exchange.key != spot(str(fault["key"])):
