@@ -20,13 +20,13 @@ from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit
 from lockkit.stores import Store, open_store
-from lockkit.table.errors import RefusedOption, RefusedRows, UnsupportedTable
+from lockkit.table.errors import RefusedOption, RefusedRows
 from lockkit.table.format.base_file import Target, plain, refuse_unfit
 from lockkit.table.format.data_files import ATTEMPTS
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
 from lockkit.table.format.properties import GROUP, HUDI, TableConfig
-from lockkit.table.format.refusals import refuse_keyless
+from lockkit.table.format.refusals import refuse_keyless, refuse_millis
 from lockkit.table.format.schema import avro_schema, conform, evolve
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.occ.commit import Committed
@@ -223,9 +223,8 @@ class TableWrite(ABC):
         """One attempt's files and its commit's bytes; None if there is nothing to commit."""
         self.claim(transaction.instant, transaction.taken.attempt)
         before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
-        if snapshot.config.merged and 'timestamp-millis"' in (snapshot.schema or ""):
-            why = "has times in milliseconds: in log files readers take them for microseconds here"
-            raise UnsupportedTable("the table's schema", why, "write it with Hudi, or compact it")
+        if snapshot.config.merged:
+            refuse_millis(snapshot.schema)
         schema = before if self.requested.operation.startswith("delete") else None
         if schema is not None and self.requested.operation == "delete":
             refuse_other_key(snapshot.config, schema, incoming)

@@ -234,3 +234,11 @@ def refuse_commit(commit: str, mode: str, table_type: str) -> None:
             f"is refused: group commit needs the mode {FENCED} and {COPY_ON_WRITE}",
             f"leave out commit={GROUP!r}, or make such a table",
         )
+
+
+def refuse_millis(schema: str | None) -> None:
+    """Raise if the table's schema has times in milliseconds: files of lockkit's have microseconds.
+    """
+    if 'timestamp-millis"' in (schema or ""):
+        why = "has times in milliseconds, which other readers would look for in files written here"
+        raise UnsupportedTable("the table's schema", why, "write and compact the table with Hudi")

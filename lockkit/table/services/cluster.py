@@ -34,6 +34,7 @@ from lockkit.table.format.plans import (
     ReplacePlan,
     format_cluster_plan,
 )
+from lockkit.table.format.refusals import refuse_millis
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import HOODIE, TimelineNames, load_timeline
@@ -267,6 +268,7 @@ def _rewritten(
     if not stands(plan, snapshot):  # another commit came before the plan was written
         return None
     assert plan.inputs is not None and snapshot.schema is not None
+    refuse_millis(snapshot.schema)
     context.report(f"rewriting {len(plan.inputs)} file groups", transaction.instant)
     stats = Rewrite(
         plan, snapshot, transaction.target, context.store, context.clock, heart.assert_alive

@@ -37,6 +37,7 @@ from lockkit.table.format.layout import (
     in_partition,
 )
 from lockkit.table.format.plans import OURS
+from lockkit.table.format.refusals import refuse_millis
 from lockkit.table.format.schema import META_COLUMNS
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import Timeline
@@ -83,6 +84,7 @@ def plan_for(context: ServiceContext, view: TableView) -> CompactionPlan | None:
     if not view.config.merged:
         why = "is copy-on-write: it has no log files"
         raise UnsupportedTable(f"table {view.config.name!r}", why)
+    refuse_millis(view.snapshot.schema)
     return context.run(planned(view))
 
 
@@ -196,6 +198,7 @@ def merged(
     if not stands(plan, snapshot, transaction.instant):
         return None  # another commit came before the plan was written
     assert snapshot.schema is not None
+    refuse_millis(snapshot.schema)
     context.report(f"compacting {len(plan.slices)} file groups", transaction.instant)
     merge = SliceMerge(context, snapshot, transaction, heart, task)
     with ThreadPoolExecutor(AT_ONCE) as pool:
