@@ -41,13 +41,9 @@ COMPLETION = "completion"
 
 
 def commit(
-    prepared: Prepared,
-    guard: Guard,
-    *,
-    believe: Callable[[], None] = trust,
-    fence: bool | None = None,
-    strategy: ConflictStrategy = SIMPLE,
-) -> Procedure[Committed]:
+    prepared: Prepared, guard: Guard, *, believe: Callable[[], None] = trust, fence: bool | None =
+    None, strategy: ConflictStrategy = SIMPLE,
+) -> Procedure[Committed]:  # fmt: skip
     """Publish, while holding the lock.
 
     A refused commit leaves its data files and its requested and inflight files to a table service.

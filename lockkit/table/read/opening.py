@@ -91,11 +91,9 @@ class OpenedTable:
 
 
 def load_snapshot(
-    *,
-    covering: CheckedHorizon | None = None,
-    since: Snapshot | None = None,
-    as_of: str | None = None,
-) -> Procedure[Snapshot]:
+    *, covering: CheckedHorizon | None = None, since: Snapshot | None = None, as_of: str | None =
+    None,
+) -> Procedure[Snapshot]:  # fmt: skip
     """The table as of now, or of one moment. It reads each commit's file once, several at a time.
 
     :param covering: exactly these commits: `transaction.covered`.
