@@ -87,12 +87,12 @@ PUBLISHING_TURNS_MAX = 8 * UNPUBLISHED_MAX
 """So many round trips a thread waits for another one of its process, which publishes for it."""
 PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
 """Between two turns of a client whose instant is offered: more, the more turns it has lost."""
-EXPECTED_MAX = 6
+EXPECTED_MAX = 3
 """So many offers a client reads in parallel with a listing that may show them."""
 OFFERS_MAX = 256
 """So many offers that it has read a client keeps."""
 LOOK_TRIPS = (1.25, 0.75, 1.25, 1.75)
-APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 1.25, 1.0)
+APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 2.0, 1.5)
 """When a client looks whether it is decided: after an older offer, after its own one. An upsert
 that sees others decided then waits until the next one has listed, read the offers, and decided."""
 ROUND_TRIPS, RANK_MAX, ROUNDS_MAX = 2, 4, 4
