@@ -8,12 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockkit.clock import Clock
-from lockkit.protocol.outcome import Found, IfAbsent
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.runtime import run
 from lockkit.stores import open_store
 from lockkit.table.format.timeline import V9, instant_of
 from lockkit.table.occ.fence import FENCE_KEY, NO_INSTANT
-from lockkit.table.occ.group.commit import GroupClient, roll_back, timeline_key
+from lockkit.table.occ.group.commit import (
+    GroupClient,
+    look,
+    open_offers,
+    roll_back,
+    timeline_key,
+)
 from lockkit.table.occ.group.decision import (
     UNPUBLISHED_MAX,
     UNPUBLISHED_MAX_6,
@@ -29,9 +35,11 @@ from lockkit.table.occ.group.decision import (
 )
 from lockkit.table.occ.group.fence import (
     format_group_fence,
+    format_offer,
     is_tombstone,
     parse_group_fence,
     read_group_fence,
+    tombstone,
 )
 
 T = "202501061012000{:02}".format
@@ -120,6 +128,19 @@ def test_rollbacks_in_a_row_do_not_let_the_fence_grow_and_each_leaves_with_its_t
     for each in dead:
         found = store.get(timeline_key(V9, each, "offer"))
         assert isinstance(found, Found) and is_tombstone(found.body)
+
+
+def test_an_offer_that_was_refused_since_it_was_read_is_none() -> None:
+    """It counts by the version that the listing shows, not by what its client has read before."""
+    store, clock, instant = open_store("memory://read-before"), Clock(), T(1)
+    store.put(FENCE_KEY, format_group_fence(EMPTY_9), IfAbsent())
+    store.put(timeline_key(V9, instant, "requested"), b"a", IfAbsent())
+    key, client = timeline_key(V9, instant, "offer"), GroupClient()
+    made = store.put(key, format_offer(offer(1, "a")), IfAbsent())
+    assert isinstance(made, Applied)
+    assert run(open_offers(run(look(client), store, clock)), store, clock) == [offer(1, "a")]
+    store.put(key, tombstone(instant), IfVersion(made.version))
+    assert not run(open_offers(run(look(client), store, clock)), store, clock)
 
 
 def test_only_proven_decisions_leave_the_window_and_none_is_added_while_many_are_not() -> None:
