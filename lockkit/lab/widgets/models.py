@@ -319,9 +319,9 @@ class HistoryModel:
         for one in late:  # nobody waited for these
             one.outcome, one.copied_late, one.sent_ms = "unknown", True, call.sent_ms
         made = [one for one in made if one not in late]
-        told = [one for one in made
+        fits = [one for one in made
                 if one.decision == outcome and (one.decided_ms or 0.0) <= each.at_ms]  # fmt: skip
-        exchange = [*made[-1:], *told][-1]
+        exchange = [*made[-1:], *fits][-1]
         if exchange is not made[-1]:  # it is not the answer to a refused copy
             made[-1].outcome = made[-1].outcome or "unknown"
         exchange.answered_ms, exchange.outcome = each.at_ms, outcome

@@ -79,13 +79,13 @@ class Predict(Shown):
         if len(set(guesses)) != len(guesses) or len(guesses) < 2:
             raise ValueError(f"a prediction has two guesses or more, all different: {guesses!r}")
         self.question, self.guesses, self._then = question, tuple(guesses), then
-        self._asked = f"{_running_cell()} {question} {guesses}"
+        self._question_id = f"{_running_cell()} {question} {guesses}"
         self._locked: list[Any] = []
         self._explained: list[Explanation] = []
         self._ran: str | None = None
         self.did: str | None = None
         """The outcome of the first run; after it, the guess cannot change."""
-        kept = _PICKED.get(self._asked)
+        kept = _PICKED.get(self._question_id)
         self.choice = Guesses(question=question, options=self.guesses, value=kept)
         self._status = Status()
         question_line = widgets.HTML(f"{STYLE}<b>{shown(question)}</b>")
@@ -147,7 +147,7 @@ class Predict(Shown):
         if self.did is not None:
             return
         self.did = did
-        _PICKED.pop(self._asked, None)
+        _PICKED.pop(self._question_id, None)
         self.choice.disabled = True
         self._status.say(self.said)
         for each in self._explained:
@@ -174,8 +174,8 @@ class Predict(Shown):
             each.disabled = self.picked is None
         if self.picked is not None and self._ran is not None:
             self.show(self._ran)
-        elif self.picked is not None and not self._asked.startswith(" "):
-            _PICKED[self._asked] = self.picked
+        elif self.picked is not None and not self._question_id.startswith(" "):
+            _PICKED[self._question_id] = self.picked
         self._status.say(self.said)
 
     def __repr__(self) -> str:

@@ -264,12 +264,12 @@ class _Painter:
         return arrows, polls
 
     def _settle(self, run: list[Exchange], arrows: list[Scene], polls: list[Scene]) -> None:
-        asked = [each for each in run if not each.retry]
-        if len(asked) < POLLS_MIN:
+        looks = [each for each in run if not each.retry]
+        if len(looks) < POLLS_MIN:
             arrows.extend(map(self._arrow, run))
             return
-        arrows.extend(map(self._arrow, [asked[0], *asked[0].retries]))
-        rest = asked[1:]
+        arrows.extend(map(self._arrow, [looks[0], *looks[0].retries]))
+        rest = looks[1:]
         began, ended = self._t(rest[0].first_ms), self._t(rest[-1].last_ms)
         polls.append({
             "id": f"p{rest[0].id}", "lane": text(run[0].who), "kind": "polls",
@@ -355,7 +355,7 @@ class _Painter:
         """The beliefs; in two parts where a client's own later write made its belief true."""
         for each in self.story.beliefs:
             since = self.given.get((each.who, each.epoch), 0.0)
-            if each.began_ms < since < (each.ended_ms or self.now) and not self._heard(each):
+            if each.began_ms < since < (each.ended_ms or self.now) and not self._knows(each):
                 first, last = each.places
                 yield replace(each, ended_ms=since, places=[first, None])
                 each = replace(each, id=f"{each.id}b", began_ms=since, places=[None, last])
@@ -393,11 +393,11 @@ class _Painter:
     def _wrong(self, each: BeliefSpan) -> str:
         """Why this belief is false at its end: the lane's head and the bar say the same."""
         given = self.given.get((each.who, each.epoch), inf) <= each.began_ms
-        if not (given or self._over(each) > each.began_ms or self._heard(each)):
+        if not (given or self._over(each) > each.began_ms or self._knows(each)):
             return NEVER
         return "superseded" if (self._taken(each) or inf) < each.until_ms else PAST
 
-    def _heard(self, belief: BeliefSpan) -> bool:
+    def _knows(self, belief: BeliefSpan) -> bool:
         """Whether its client was told, just before, that its write was applied."""
         return any(
             one.who == belief.who and one.applied and one.outcome == APPLIED
@@ -417,9 +417,9 @@ class _Painter:
         after = bisect_right(self.begans, belief.began_ms)
         around = self.grants[max(0, after - 1) : after + 1]
         looked = (each.place == "lock" and each.decided_ms for each in self.story.exchanges)
-        known = after or (self.whole and any(looked) and not self._heard(belief))
+        known = after or (self.whole and any(looked) and not self._knows(belief))
         inside = any(map(partial(_counted_on, belief, 0.0), around)) or (
-            any(map(partial(_counted_on, belief, JOIN_SLACK_MS), around)) and self._heard(belief)
+            any(map(partial(_counted_on, belief, JOIN_SLACK_MS), around)) and self._knows(belief)
         )  # fmt: skip
         if known and not inside:
             # Live, a client's line may come before the store's record of its grant.
