@@ -330,9 +330,14 @@ class GcsStore:
         return answer
 
     def _pages(
-        self, call: Deadline, doing: str, prefix: str, *, start: str | None = None, versions: bool |
-        None = None,
-    ) -> Iterator[Sequence[Any]]:  # fmt: skip
+        self,
+        call: Deadline,
+        doing: str,
+        prefix: str,
+        *,
+        start: str | None = None,
+        versions: bool | None = None,
+    ) -> Iterator[Sequence[Any]]:
         pages = self._client.list_blobs(
             self._bucket,
             prefix=prefix,

@@ -22,9 +22,13 @@ KEYS_PER_CALL = 1000
 
 
 def new_pages(
-    pages: Iterable[Sequence[Any]], name: Callable[[Any], Hashable], *, call: Deadline, endpoint:
-    Endpoint, doing: str,
-) -> Iterator[Sequence[Any]]:  # fmt: skip
+    pages: Iterable[Sequence[Any]],
+    name: Callable[[Any], Hashable],
+    *,
+    call: Deadline,
+    endpoint: Endpoint,
+    doing: str,
+) -> Iterator[Sequence[Any]]:
     """The pages as they come; `name` is what each entry of the whole listing has to itself."""
     firsts: set[Hashable] = set()
     for page in pages:

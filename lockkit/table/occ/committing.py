@@ -41,9 +41,13 @@ COMPLETION = "completion"
 
 
 def commit(
-    prepared: Prepared, guard: Guard, *, believe: Callable[[], None] = trust, fence: bool | None =
-    None, strategy: ConflictStrategy = SIMPLE,
-) -> Procedure[Committed]:  # fmt: skip
+    prepared: Prepared,
+    guard: Guard,
+    *,
+    believe: Callable[[], None] = trust,
+    fence: bool | None = None,
+    strategy: ConflictStrategy = SIMPLE,
+) -> Procedure[Committed]:
     """Publish, while holding the lock.
 
     A refused commit leaves its data files and its requested and inflight files to a table service.

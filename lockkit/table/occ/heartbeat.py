@@ -204,9 +204,14 @@ class Heartbeat:
     """
 
     def __init__(
-        self, instant: str, store: Store, *, clock: Clock | None = None, rules: HeartbeatRules =
-        HeartbeatRules(), sent_ms: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        instant: str,
+        store: Store,
+        *,
+        clock: Clock | None = None,
+        rules: HeartbeatRules = HeartbeatRules(),
+        sent_ms: int | None = None,
+    ) -> None:
         self.instant, self.rules = instant, rules
         self.on_lost: Callable[[], object] = bool
         """Called from the thread that watches the clock; it may end what the writer waits for."""

@@ -124,9 +124,11 @@ def _served(key: str) -> Procedure[list[str]]:
 
 
 def early_conflict(
-    mine: OwnChanges, *, rules: HeartbeatRules = HeartbeatRules(), strategy: ConflictStrategy =
-    SIMPLE,
-) -> Procedure[None]:  # fmt: skip
+    mine: OwnChanges,
+    *,
+    rules: HeartbeatRules = HeartbeatRules(),
+    strategy: ConflictStrategy = SIMPLE,
+) -> Procedure[None]:
     """Raise `EarlyConflict` if a living writer of an earlier instant has marked what I write.
 
     Check after marking. Of two writers that mark one file group, the later instant then sees the

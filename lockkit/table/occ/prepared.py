@@ -80,11 +80,17 @@ class Prepared:
 
 
 def prepare(
-    transaction: Transaction, stats: Iterable[WriteStat], *, schema: str, operation: str | None =
-    None, known_partitions: frozenset[str] = frozenset(), replaced: frozenset[FileGroup] =
-    frozenset(), extra: Mapping[str, str] | None = None, grows: bool = False, unsent:
-    Collection[BaseFile] = (),
-) -> Procedure[Prepared]:  # fmt: skip
+    transaction: Transaction,
+    stats: Iterable[WriteStat],
+    *,
+    schema: str,
+    operation: str | None = None,
+    known_partitions: frozenset[str] = frozenset(),
+    replaced: frozenset[FileGroup] = frozenset(),
+    extra: Mapping[str, str] | None = None,
+    grows: bool = False,
+    unsent: Collection[BaseFile] = (),
+) -> Procedure[Prepared]:
     """Write `T.inflight`, with exactly the bytes that `T.commit` will have; needs no lock.
 
     The data files must exist before the commit is decided, because a roll-forward needs them.

@@ -53,9 +53,16 @@ T = TypeVar("T")
 
 
 def publish(
-    prepared: Prepared, lock: Lock, store: Store, clock: Clock, emit: Emit = silent, *, strategy:
-    ConflictStrategy = SIMPLE, fence: bool | None = None, first: First | None = None,
-) -> Committed:  # fmt: skip
+    prepared: Prepared,
+    lock: Lock,
+    store: Store,
+    clock: Clock,
+    emit: Emit = silent,
+    *,
+    strategy: ConflictStrategy = SIMPLE,
+    fence: bool | None = None,
+    first: First | None = None,
+) -> Committed:
     """Acquire the lock, commit, release it.
 
     Once the commit is decided, nothing but `CommitUnknown` or an interrupt is raised: neither the

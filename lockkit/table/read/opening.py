@@ -91,9 +91,11 @@ class OpenedTable:
 
 
 def load_snapshot(
-    *, covering: CheckedHorizon | None = None, since: Snapshot | None = None, as_of: str | None =
-    None,
-) -> Procedure[Snapshot]:  # fmt: skip
+    *,
+    covering: CheckedHorizon | None = None,
+    since: Snapshot | None = None,
+    as_of: str | None = None,
+) -> Procedure[Snapshot]:
     """The table as of now, or of one moment. It reads each commit's file once, several at a time.
 
     :param covering: exactly these commits: `transaction.covered`.
