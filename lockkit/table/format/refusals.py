@@ -237,8 +237,7 @@ def refuse_commit(commit: str, mode: str, table_type: str) -> None:
 
 
 def refuse_millis(schema: str | None) -> None:
-    """Raise if the table's schema has times in milliseconds: files of lockkit's have microseconds.
-    """
+    """Raise `UnsupportedTable` if the schema has times in milliseconds; ours are microseconds."""
     if 'timestamp-millis"' in (schema or ""):
-        why = "has times in milliseconds, which other readers would look for in files written here"
+        why = "has times in milliseconds, and lockkit writes microseconds: Hudi would misread them"
         raise UnsupportedTable("the table's schema", why, "write and compact the table with Hudi")

@@ -121,9 +121,13 @@ class Committed:
 
 
 def decide(
-    prepared: Prepared, guard: Guard, *, believe: Callable[[], None] = trust, strategy:
-    ConflictStrategy = SIMPLE, ahead: Prefetched = Prefetched(),
-) -> Procedure[DecidedCommit]:  # fmt: skip
+    prepared: Prepared,
+    guard: Guard,
+    *,
+    believe: Callable[[], None] = trust,
+    strategy: ConflictStrategy = SIMPLE,
+    ahead: Prefetched = Prefetched(),
+) -> Procedure[DecidedCommit]:
     """The first half of a fenced commit, under the lock: up to the moment of commit.
 
     The note `checked` is sent between the last check of the lease and the one write that decides. A
@@ -193,9 +197,12 @@ def reported(prepared: Prepared, guard: Guard, way: Procedure[T]) -> Procedure[T
 
 
 def _decide(
-    prepared: Prepared, guard: Guard, believe: Callable[[], None], strategy: ConflictStrategy,
+    prepared: Prepared,
+    guard: Guard,
+    believe: Callable[[], None],
+    strategy: ConflictStrategy,
     ahead: Prefetched,
-) -> Procedure[DecidedCommit]:  # fmt: skip
+) -> Procedure[DecidedCommit]:
     """The order is essential: read the fence, settle, check, replace the fence."""
     names, transaction = prepared.names, prepared.transaction
     work = CommitProgress(prepared, strategy)

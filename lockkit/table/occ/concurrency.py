@@ -135,9 +135,14 @@ def guard_of(lock: LockHandle) -> Guard:
 
 
 def _publish_under(
-    prepared: Prepared, lock: LockHandle, store: Store, clock: Clock, emit: Emit, strategy:
-    ConflictStrategy, first: First | None,
-) -> Committed:  # fmt: skip
+    prepared: Prepared,
+    lock: LockHandle,
+    store: Store,
+    clock: Clock,
+    emit: Emit,
+    strategy: ConflictStrategy,
+    first: First | None,
+) -> Committed:
     """Publish under another service's lock; if the table has a fence, the fence decides."""
     from lockkit.table.occ.committing import commit_alone
 

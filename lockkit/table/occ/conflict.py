@@ -298,9 +298,12 @@ def strategy_of(name: str) -> ConflictStrategy:
 
 
 def find_conflict(
-    mine: OwnChanges, others: Iterable[CommitFiles | Winner], *, pending: Iterable[Pending] = (),
+    mine: OwnChanges,
+    others: Iterable[CommitFiles | Winner],
+    *,
+    pending: Iterable[Pending] = (),
     strategy: ConflictStrategy = SIMPLE,
-) -> Conflict | None:  # fmt: skip
+) -> Conflict | None:
     """The conflict with the oldest instant, completed ones first; None if there is none."""
     replaces = bool(mine.replaced or mine.overwrites)
     own_kind = kind_of("replacecommit" if replaces else "commit", mine.operation)

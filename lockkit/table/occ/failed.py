@@ -39,9 +39,13 @@ _WRITES = frozenset({"commit", "replacecommit", "deltacommit"})
 
 
 def failed_writes(
-    names: TimelineNames, now: Timeline, policy: Policy, rules: HeartbeatRules, *, own:
-    Collection[str] = (),
-) -> Procedure[tuple[HeartbeatRead, ...]]:  # fmt: skip
+    names: TimelineNames,
+    now: Timeline,
+    policy: Policy,
+    rules: HeartbeatRules,
+    *,
+    own: Collection[str] = (),
+) -> Procedure[tuple[HeartbeatRead, ...]]:
     """Pending instants that may be rolled back, each after `end(heartbeat)` has returned True.
 
     `own` are the instants of this process.
@@ -65,9 +69,13 @@ def failed_writes(
 
 
 def dead_instants(
-    names: TimelineNames, now: Timeline, policy: Policy, *, rules: HeartbeatRules =
-    HeartbeatRules(), spare: frozenset[str] = frozenset(),
-) -> Procedure[tuple[HeartbeatRead, ...]]:  # fmt: skip
+    names: TimelineNames,
+    now: Timeline,
+    policy: Policy,
+    *,
+    rules: HeartbeatRules = HeartbeatRules(),
+    spare: frozenset[str] = frozenset(),
+) -> Procedure[tuple[HeartbeatRead, ...]]:
     """Pending writes that may be rolled back, oldest first, each after `end` returned True.
 
     EAGER: every one (for a table's only writer). LAZY: those whose heartbeat has expired.

@@ -129,10 +129,15 @@ def prepare(
 
 
 def draft(
-    taken: TakenInstant, stats: tuple[WriteStat, ...], *, schema: str, operation: str,
-    known_partitions: frozenset[str] = frozenset(), replaced: frozenset[FileGroup] = frozenset(),
+    taken: TakenInstant,
+    stats: tuple[WriteStat, ...],
+    *,
+    schema: str,
+    operation: str,
+    known_partitions: frozenset[str] = frozenset(),
+    replaced: frozenset[FileGroup] = frozenset(),
     extra: Mapping[str, str] | None = None,
-) -> Procedure[bytes]:  # fmt: skip
+) -> Procedure[bytes]:
     """Write the inflight file, if there is one, of an instant; return its bytes."""
     _refuse_stats(taken, stats)
     body = format_commit(

@@ -85,9 +85,13 @@ def publish(
 
 
 def publish_under(
-    hold: CommitLock, prepared: Prepared, *, strategy: ConflictStrategy = SIMPLE, fenced: bool =
-    True, first: First | None = None,
-) -> Procedure[Committed]:  # fmt: skip
+    hold: CommitLock,
+    prepared: Prepared,
+    *,
+    strategy: ConflictStrategy = SIMPLE,
+    fenced: bool = True,
+    first: First | None = None,
+) -> Procedure[Committed]:
     """Acquire, do `first`, decide, complete while releasing: the same for every `CommitLock`."""
     scout = Prefetcher(prepared) if fenced else None
     try:

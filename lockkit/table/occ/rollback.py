@@ -65,9 +65,15 @@ class RollbackRefused:
 
 
 def roll_back(
-    target: str, guard: Guard, known: TableCache, *, believe: Callable[[], None] = trust, resume:
-    str | None = None, base: str = NO_BASE, paths: Collection[str] | None = None,
-) -> Procedure[RolledBack | RollbackRefused]:  # fmt: skip
+    target: str,
+    guard: Guard,
+    known: TableCache,
+    *,
+    believe: Callable[[], None] = trust,
+    resume: str | None = None,
+    base: str = NO_BASE,
+    paths: Collection[str] | None = None,
+) -> Procedure[RolledBack | RollbackRefused]:
     """Roll back the pending commit `target`, under the lock, or find that it is committed.
 
     `base` is the table's address (`hadoop_base`), which Hudi needs to finish this if we crash.
@@ -329,9 +335,13 @@ def keep_only(target: str, kept: Collection[str]) -> Procedure[None]:
 
 
 def withdraw(
-    taken: TakenInstant, guard: Guard, *, believe: Callable[[], None] = trust, base: str = NO_BASE,
+    taken: TakenInstant,
+    guard: Guard,
+    *,
+    believe: Callable[[], None] = trust,
+    base: str = NO_BASE,
     paths: Collection[str] | None = None,
-) -> Procedure[RolledBack | RollbackRefused | None]:  # fmt: skip
+) -> Procedure[RolledBack | RollbackRefused | None]:
     """Take back an own instant that was certainly not decided; None if no rollback was needed.
 
     A pending instant holds back incremental readers of a version 6 table, and the horizon of every

@@ -81,9 +81,12 @@ class SizedSlice:
 
 
 def plan_cluster(
-    snapshot: Snapshot, rules: ClusterRules = ClusterRules(), *, busy: Collection[FileGroup] = (),
+    snapshot: Snapshot,
+    rules: ClusterRules = ClusterRules(),
+    *,
+    busy: Collection[FileGroup] = (),
     base: str = NO_BASE,
-) -> Procedure[ReplacePlan | None]:  # fmt: skip
+) -> Procedure[ReplacePlan | None]:
     """The file groups of the snapshot to be rewritten; None if there are none. Writes nothing.
 
     Partitions with a `busy` group are left alone. `base` as for `roll_back`.

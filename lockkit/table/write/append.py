@@ -44,9 +44,12 @@ class NewRows:
 
 
 def prepare_append(
-    known: TableCache, new: NewRows, trying: Trying, began: Callable[[TakenInstant],
-    Procedure[None]], wrote: Callable[[tuple[WriteStat, ...]], None],
-) -> Procedure[tuple[Prepared, TableCache]]:  # fmt: skip
+    known: TableCache,
+    new: NewRows,
+    trying: Trying,
+    began: Callable[[TakenInstant], Procedure[None]],
+    wrote: Callable[[tuple[WriteStat, ...]], None],
+) -> Procedure[tuple[Prepared, TableCache]]:
     """Take an instant, write the files, prepare the commit. Also returns what is now known.
 
     `trying` is called with each instant before it is taken, `began` once it is taken, and `wrote`
