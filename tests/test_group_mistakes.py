@@ -7,13 +7,15 @@ from functools import cache
 
 import pytest
 
-from lockkit.lab.verify.scenarios.group_table import MUTANTS, SCENARIO
+from lockkit.lab.verify.mutants import Mutant
+from lockkit.lab.verify.scenarios.group_table import LARGE, MUTANTS, SCENARIO
 from lockkit.lab.verify.sim import SeedOutcome, simulate
 
 FIRST, LAST = 1, 90
 FOUND_BY = {"nothing at once": 408, "tail given up": 2, "begun as known": 17, "begun late": 162,
-            "partitions": 106, "unlisted": 174}
+            "partitions": 106, "unlisted": 174, "completed ignored": 9}
 """A seed that found what is rarely met, or soon: it is played first."""
+OVERTAKEN = 1060
 STEADY = (2, 19, 196, 424)
 QUICK = ("unlisted tail", "own files", "nothing at once", "reader's tail", "tail given up",
          "acknowledged", "unpublished", "begun as known")  # fmt: skip
@@ -24,11 +26,11 @@ pytestmark = pytest.mark.xdist_group("worlds of group commit")
 
 
 @cache
-def of_the_right_code(seed: int) -> SeedOutcome:
+def of_the_right_code(seed: int | str) -> SeedOutcome:
     return simulate(SCENARIO, seed)
 
 
-def is_found(name: str) -> int | None:
+def is_found(name: str) -> int | str | None:
     """The first seed in which it breaks something."""
     plays = (simulate(SCENARIO, seed, mutant=MUTANTS[name], judge=False)
              for seed in (FOUND_BY.get(name, FIRST), *range(FIRST, LAST + 1)))  # fmt: skip
@@ -42,6 +44,16 @@ def test_a_mistake_is_found_by_a_seed_that_is_clean_without_it(name: str) -> Non
     seed = is_found(name)
     assert seed is not None
     assert of_the_right_code(seed).violation is None
+
+
+def test_commits_that_are_too_large_for_the_fence_break_nothing() -> None:
+    seed, large = FOUND_BY["completed ignored"], Mutant("large", "each commit is large", LARGE)
+    assert simulate(SCENARIO, seed, mutant=large).violation is None
+
+
+def test_a_clustering_that_waits_for_earlier_commits_is_not_overtaken_again_and_again() -> None:
+    """By writers whose clocks are ahead of its own."""
+    assert of_the_right_code(OVERTAKEN).violation is None
 
 
 def test_worlds_reach_rewrites_without_a_listing_and_those_that_have_nothing_to_do() -> None:

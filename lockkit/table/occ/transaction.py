@@ -23,6 +23,7 @@ from lockkit.table.format.timeline import (
     LANES,
     Timeline,
     TimelineNames,
+    instant_ms,
     instant_of,
     load_timeline,
     next_instant_ms,
@@ -175,7 +176,8 @@ def begin(
             return transaction
         from lockkit.table.occ.discarding import discard  # rarely needed
         yield from discard(taken, now)
-        known = replace(known, newest=max(taken.instant, now.latest, known.newest))
+        known = replace(known, newest=max(taken.instant, now.latest, known.newest,
+                                          *overtaking(taken, now)))  # fmt: skip
     raise overtaken(taken)
 
 
@@ -186,6 +188,12 @@ def lead_ms(tries: int) -> int:
     in between overtakes it. With a growing lead it is overtaken a few times at most.
     """
     return min(LEAD_MAX_MS, LEAD_FIRST_MS * 2 ** (tries - 1)) if tries else 0
+
+
+def overtaking(taken: TakenInstant, now: Timeline) -> list[str]:
+    """With group commit: later instants under way, which would overtake the next one, too."""
+    pending = now.pending if taken.known.config.commit == GROUP else ()
+    return [each for each in pending if instant_ms(each) < instant_ms(taken.instant) + LEAD_MAX_MS]
 
 
 def overtaken(taken: TakenInstant) -> TableError:
