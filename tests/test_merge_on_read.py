@@ -8,6 +8,7 @@ import warnings
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 
 import pyarrow as pa
@@ -157,7 +158,7 @@ def test_few_rows_of_a_slice_are_in_memory_before_its_turn(
         table.upsert(pa.table({"id": ["7"], "v": ["new"]}))
         wanted = reader.plan_scan(run(load_snapshot(), table.store, Clock()))
         monkeypatch.setattr(reader, "scan_slice", counted)
-        with reader._arrive(wanted, wanted.slices[0], table.store, Clock()) as source:
+        with reader._arrive(wanted, wanted.slices[0], table.store, Clock(), Semaphore()) as source:
             assert 90 < sum(read) < 120
             found = pa.Table.from_batches(scan(wanted, wanted.slices[0], source))
     assert sum(read) == 3000

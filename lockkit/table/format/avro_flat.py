@@ -185,54 +185,35 @@ def _plain(data: Any, place: Place, kind: str) -> tuple[Any, Place]:
         if (byte > 1).any():
             raise ValueError("has a value that is not true or false")
         return byte == 1, Place(at, plus + 1)
-    number: Any
-    if (alike := _same_number(data, place)) is not None:
-        number, place = alike
-        least = most = number
-    else:
-        number, place = _numbers(data, place)
-        least, most = (int(number.min()), int(number.max())) if len(at) else (0, 0)
+    number, (at, plus) = _numbers(data, place)
+    least, most = (int(number.min()), int(number.max())) if len(at) else (0, 0)
     if kind in TEXTS:
         if not 0 <= least <= most <= len(data):
             raise ValueError("has a text that ends behind it")
-        if alike is not None:
-            end = Place(at, place.plus + number)
-        else:
-            end = Place(place.at + number, place.plus)
-        return (place, end), end
+        alike = len(number) == 1  # most texts are as long as the others
+        end = Place(at, plus + most) if alike else Place(at + number, plus)
+        return (Place(at, plus), end), end
     typed = np.int32 if kind == "int" else np.int64
     if not np.iinfo(typed).min <= least <= most <= np.iinfo(typed).max:
         raise ValueError("has a number that its column cannot have")
-    values = number.astype(typed) if alike is None else np.full(len(at), number, typed)
-    return values, place
-
-
-def _same_number(data: Any, place: Place) -> tuple[int, Place] | None:
-    """The number that stands at each place, if it is the same one; most texts are as long."""
-    found, at, plus = 0, place.at, place.plus
-    for shift in range(0, 7 * NUMBER_BYTES_MAX, 7):
-        byte = _bytes(data, Place(at, plus))
-        if not len(byte) or (byte != byte[0]).any():
-            return None
-        first = int(byte[0])
-        found, plus = found | (first & 0x7F) << shift, plus + 1
-        if first < 0x80:
-            break
-    else:
-        return None
-    return (found >> 1 ^ -(found & 1), Place(at, plus)) if found < 1 << 64 else None
+    return np.full(len(at), number, typed), Place(at, plus)
 
 
 def _numbers(data: Any, place: Place) -> tuple[Any, Place]:
-    """Numbers of a variable length: the lowest seven bits first, and the sign in the lowest."""
+    """Numbers of a variable length: the lowest seven bits first, and the sign in the lowest.
+
+    If the same one stands at each place, it is given once.
+    """
     import numpy as np
 
-    (at, plus), found, shift = place, np.zeros(len(place.at), np.uint64), 0
+    (at, plus), found, shift = place, np.zeros(1, np.uint64), 0
     while True:  # as long as no number ends, their places need not be told apart
         byte = _bytes(data, Place(at, plus))
-        found |= _seven(byte, shift)
+        if len(found) == 1 and len(byte) and (byte == byte[0]).all():
+            byte = byte[:1]
+        found = found | _seven(byte, shift)
         plus, shift, more = plus + 1, shift + 7, np.flatnonzero(byte > 0x7F)
-        if not 0 < len(more) == len(at):
+        if not 0 < len(more) == len(byte):
             break
     if len(more):
         at, plus = at + plus, 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ PARTIAL = 7
 HEADER_KEYS = range(9)
 DELETES_VERSION = 3
 _SIZE = len(MAGIC) + 8
+_MAGIC = re.compile(MAGIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Deleted:
     ordering: Any
 
 
-def blocks(name: str, body: bytes) -> Iterator[Block]:
+def blocks(name: str, body: bytes | memoryview) -> Iterator[Block]:
     """Every whole block of a log file, in its order; `TableError` for another form."""
     for start, end in _whole(body):
         try:
@@ -60,7 +62,7 @@ def blocks(name: str, body: bytes) -> Iterator[Block]:
             raise DamagedFile(name, f"has a damaged block ({str(error)[:80]})") from None
 
 
-def gaps(body: bytes) -> list[tuple[int, int]]:
+def gaps(body: bytes | memoryview) -> list[tuple[int, int]]:
     """The bytes that no whole block covers, as (first, end), in their order."""
     found, at = [], 0
     for start, end in (*_whole(body), (len(body), len(body))):
@@ -70,10 +72,10 @@ def gaps(body: bytes) -> list[tuple[int, int]]:
     return found
 
 
-def _whole(body: bytes) -> Iterator[tuple[int, int]]:
+def _whole(body: bytes | memoryview) -> Iterator[tuple[int, int]]:
     """The first byte and the end of each whole block."""
     at = 0
-    while (at := body.find(MAGIC, at)) >= 0 and at + _SIZE <= len(body):
+    while (found := _MAGIC.search(body, at)) and (at := found.start()) + _SIZE <= len(body):
         size = _long(body, at + len(MAGIC))
         end = at + _SIZE + size
         # The size stands at the end again: counted from the magic word, itself left out.
@@ -84,7 +86,7 @@ def _whole(body: bytes) -> Iterator[tuple[int, int]]:
         at = end
 
 
-def _long(body: bytes, at: int) -> int:
+def _long(body: bytes | memoryview, at: int) -> int:
     return int.from_bytes(body[at : at + 8], "big", signed=True)
 
 

@@ -231,7 +231,7 @@ def _first_ones(keys: pa.Array, hashes: Any) -> Any:
 
     place, others, low = _parts(len(keys))
     left, tables = np.arange(len(keys), dtype=np.uint64), list[Any]()
-    codes = left.copy()
+    codes, distinct = left.astype(np.int32), True
     while len(left):
         if len(tables) == TABLES_MAX:
             return None
@@ -241,15 +241,16 @@ def _first_ones(keys: pa.Array, hashes: Any) -> Any:
         own, slots = hashes & ~low | left, _slots(hashes, len(table))
         table[slots] = own
         tables.append(table)
-        there = table[slots]
-        codes[left] = there & place  # of those that stay no other table decides
-        stay = np.flatnonzero((there ^ own) > place)
+        lost = np.flatnonzero(table[slots] != own)
+        there = table[slots[lost]]
+        same = (there ^ own[lost]) <= place
+        codes[left[lost[same]]] = there[same] & place
+        distinct, stay = distinct and not same.any(), lost[~same]
         table[slots[stay]] |= others
         left, hashes = left[stay], hashes[stay]
-    codes = codes.astype(np.int32)
-    again = codes != np.arange(len(keys), dtype=np.int32)
-    if not again.any():
+    if distinct:
         return tables, None
+    again = codes != np.arange(len(keys), dtype=np.int32)
     twice, first = pa.array(again), pa.array(codes[again])
     if not _equal(keys.filter(twice), keys.take(first)):
         return None
@@ -291,12 +292,9 @@ def _probe(hashes: Any, count: int, tables: list[Any]) -> Any:
     for table in tables:
         there = table[_slots(hashes, len(table))]
         hit = (there ^ hashes) <= low
-        at = (there & place).astype(np.int32)
-        on = np.flatnonzero((there & others != 0) & ~hit)
-        if left is None:
-            found, left = at | (hit.astype(np.int32) - 1), on  # -1 has all bits
-        else:
-            found[left[hit]], left = at[hit], left[on]
+        hits, on = np.flatnonzero(hit), np.flatnonzero((there & others != 0) > hit)
+        found[hits if left is None else left[hits]] = there[hits] & place
+        left = on if left is None else left[on]
         hashes = _anew(hashes[on])
     return found
 

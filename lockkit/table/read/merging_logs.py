@@ -46,7 +46,7 @@ Scanning = Callable[..., Iterator["pa.RecordBatch"]]
 class MergeSource:
     """The open files of a slice; closing it closes the base file."""
 
-    def __init__(self, base: BinaryIO | None, logs: Mapping[str, bytes]) -> None:
+    def __init__(self, base: BinaryIO | None, logs: Mapping[str, memoryview]) -> None:
         self.base, self.logs = base, logs
         self.rows: Iterator[pa.RecordBatch] | None = None
         """What the scan gives, if it has begun."""
@@ -76,9 +76,9 @@ def open_log_slice(
 ) -> MergeSource:
     """Read the log files, and the base file by `fetch`; `TableError` if one is gone or damaged."""
 
-    def whole(key: str) -> bytes:
+    def whole(key: str) -> memoryview:
         with open_data_file(store, key, clock) as file:
-            body = file.read()
+            body = _in_memory(file)
         if (missing := gaps(body)) or not body:
             run(refuse_damage(of, key, len(body), missing), store, clock)
         return body
@@ -86,6 +86,15 @@ def open_log_slice(
     with ThreadPoolExecutor(LOGS_AT_ONCE) as pool:
         logs = dict(zip(of.logs, pool.map(whole, of.logs), strict=True))
     return MergeSource(fetch() if of.path else None, logs)
+
+
+def _in_memory(file: Any) -> memoryview:
+    """A file's bytes, in memory that Arrow uses again: Python's is new for each file."""
+    import pyarrow as pa
+
+    body = memoryview(pa.allocate_buffer(file.seek(0, io.SEEK_END)))
+    file.seek(0)
+    return body[: file.readinto(body)]
 
 
 def refuse_damage(
@@ -131,7 +140,7 @@ def _written_by(names: TimelineNames, instant: str, key: str) -> Procedure[list[
 # --- which blocks ---------------------------------------------------------------------------------
 
 
-def visible_blocks(logs: Mapping[str, bytes], of: LogSlice) -> list[Block]:
+def visible_blocks(logs: Mapping[str, memoryview], of: LogSlice) -> list[Block]:
     """The blocks with rows, in their order, without those of invisible instants; `TableError`.
 
     A rollback command takes back an instant's blocks before it. A block that joins earlier ones
@@ -215,7 +224,7 @@ def keys_to_write_whole(
     return found.keys.filter(pc.if_else(is_row, late, pc.invert(beaten)))
 
 
-def log_entries(of: LogSlice, logs: Mapping[str, bytes], columns: LogColumns) -> LogEntries:
+def log_entries(of: LogSlice, logs: Mapping[str, memoryview], columns: LogColumns) -> LogEntries:
     """The entry of each key, merged over all log files."""
     block: Block | None = None
 

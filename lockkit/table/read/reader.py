@@ -6,12 +6,14 @@ slice, so memory holds a few row groups and never a whole file.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
+from threading import Semaphore
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
 
 SLICES_AT_ONCE = 4
 """The number of base files that are being fetched, or are on this machine's disk, at one time."""
-BATCH_ROWS = 65_536
+BATCH_ROWS = 131_072
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,16 +241,21 @@ def scan_planned(store: Store, clock: Clock, wanted: Scan) -> Iterator[pa.Record
     """The rows of a `Scan`, slice by slice."""
     waiting = iter(wanted.slices)
     coming: deque[tuple[Slice, Future[Any]]] = deque()
+    merging = Semaphore(os.cpu_count() or 1)  # more of them only wait for each other
+
+    def arrive(of: Slice) -> None:
+        coming.append((of, pool.submit(_arrive, wanted, of, store, clock, merging)))
+
     with ThreadPoolExecutor(SLICES_AT_ONCE) as pool, ExitStack() as left_over:
         left_over.callback(_close_all, coming)
         for of in islice(waiting, SLICES_AT_ONCE):
-            coming.append((of, pool.submit(_arrive, wanted, of, store, clock)))
+            arrive(of)
         while coming:
             of, arriving = coming.popleft()
             with arriving.result() as file:
                 yield from scan_slice(wanted, of, file)
             for following in islice(waiting, 1):
-                coming.append((following, pool.submit(_arrive, wanted, following, store, clock)))
+                arrive(following)
 
 
 def _close_all(coming: deque[tuple[Slice, Future[Any]]]) -> None:
@@ -261,12 +268,13 @@ def _close_all(coming: deque[tuple[Slice, Future[Any]]]) -> None:
 # --- slices ---------------------------------------------------------------------------------------
 
 
-def _arrive(wanted: Scan, of: Any, store: Store, clock: Clock) -> Any:
+def _arrive(wanted: Scan, of: Any, store: Store, clock: Clock, merging: Semaphore) -> Any:
     """`open_slice`; log files are merged before the slice's turn comes."""
     source = open_slice(of, store, clock)
     if type(of) is not Slice:
         try:
-            source.merge(wanted, of, scan_slice)
+            with merging:
+                source.merge(wanted, of, scan_slice)
         except BaseException:
             source.close()
             raise
