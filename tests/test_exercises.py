@@ -230,14 +230,15 @@ def pay_until_applied(key: str, amount: int, receipt: str) -> Any:
         yield Sleep(1)
 
 
-def pay_that_keeps_the_newest_five_receipts(key: str, amount: int, receipt: str) -> Any:
+def pay_that_keeps_the_newest_nine_receipts(key: str, amount: int, receipt: str) -> Any:
+    """Nine are all that the three clients make in a world."""
     while True:
         seen = yield from read(key)
         account = json.loads(seen.body)
         if receipt in account["receipts"]:
             return
         account["balance"] += amount
-        account["receipts"] = [*account["receipts"], receipt][-5:]
+        account["receipts"] = [*account["receipts"], receipt][-9:]
         yield Put(key, json.dumps(account).encode(), IfVersion(seen.version))
         yield Sleep(1)
 
@@ -386,6 +387,28 @@ def bucket_that_remembers_in_a_default(
     key: str, sizes: list[int], placed: dict[str, int] = {},  # noqa: B006 - the mistake
 ) -> int:  # fmt: skip
     return placed.setdefault(str(key), sizes.index(min(sizes)))
+
+
+class Memory:
+    by_key: dict[str, int] = {}  # noqa: RUF012 - the mistake
+
+
+def bucket_that_remembers_in_a_class(key: str, sizes: list[int]) -> int:
+    return Memory.by_key.setdefault(str(key), sizes.index(min(sizes)))
+
+
+def bucket_that_remembers_in_itself(key: str, sizes: list[int]) -> int:
+    placed = vars(bucket_that_remembers_in_itself)
+    found: int = placed.setdefault(str(key), sizes.index(min(sizes)))
+    return found
+
+
+def place_by_memory(key: str, sizes: list[int]) -> int:
+    return PLACED.setdefault(str(key), sizes.index(min(sizes)))
+
+
+def bucket_that_remembers_in_another_function(key: str, sizes: list[int]) -> int:
+    return place_by_memory(key, sizes)
 
 
 def two_holders_never(history: list[Any]) -> bool:

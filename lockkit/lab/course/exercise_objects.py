@@ -158,18 +158,23 @@ class Balance(Exercise):
     """
 
     KEY = "account.json"
+    EARLIER = 7
+    """Payments of each client that the account has before: no memory of a few is enough."""
 
     def prepare(self) -> None:
-        self.balance = 0
+        self.balance = 111 * self.EARLIER
         self.calling: dict[str, tuple[int, int]] = {}
         """Of each client: the amount of its newest call, and how often it was added."""
-        self.trial.put(self.KEY, json.dumps({"balance": 0, "receipts": []}).encode())
+        receipts = [f"{who}-{n}" for n in range(1, self.EARLIER + 1) for who in CLIENTS]
+        account = {"balance": self.balance, "receipts": receipts}
+        self.trial.put(self.KEY, json.dumps(account).encode())
 
     def client(self, node: Node) -> Procedure[None]:
         amount = 10 ** CLIENTS.index(node.name)
-        for number in range(CALLS + 1):
-            self.calling[node.name] = amount, int(number == CALLS)
-            receipt = f"{node.name}-{number % CALLS + 1}"
+        before = self.trial.world.dice.randint(1, self.EARLIER + CALLS)
+        for number in (*range(self.EARLIER + 1, self.EARLIER + CALLS + 1), 0):
+            self.calling[node.name] = amount, int(not number)
+            receipt = f"{node.name}-{number or before}"
             yield from self.trial.call(node, int, self.KEY, amount, receipt)
             if not self.calling[node.name][1]:
                 raise Violated(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from inspect import isgenerator, unwrap
 from math import inf
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any, TypeVar
 
 from lockkit.errors import Unanswered
@@ -69,13 +69,8 @@ class Trial:
     def of_process(self, name: str) -> Trial:
         """The function with nothing remembered and a `hash` of its own, as in a new process."""
         function = unwrap(self.function)
-        own = {each: deepcopy(function.__globals__[each]) for each in function.__code__.co_names
-               if isinstance(function.__globals__.get(each), list | set | dict)}  # fmt: skip
-        own["hash"] = lambda value: int(sha256(f"{name} {value}".encode()).hexdigest(), 16)
-        copied = FunctionType(
-            function.__code__, function.__globals__ | own, self.function.__name__,
-            deepcopy(function.__defaults__), function.__closure__,
-        )  # fmt: skip
+        copied = _Namespace(function.__globals__, name).copy_of(function)
+        copied.__name__ = self.function.__name__
         return replace(self, function=copied)
 
     def put(self, key: str, body: bytes) -> None:
@@ -86,6 +81,37 @@ class Trial:
 
     def note(self, node: Node, text: str) -> None:
         self.world.record(node.name, "note", {"text": text})
+
+
+class _Namespace(dict[str, Any]):
+    """The global names of a new process: each is copied from the reader's when it is first used."""
+
+    def __init__(self, names: dict[str, Any], process: str) -> None:
+        self.names = names
+        self["hash"] = lambda value: int(sha256(f"{process} {value}".encode()).hexdigest(), 16)
+
+    def __missing__(self, name: str) -> Any:
+        self[name] = self.copy_of(self.names[name])
+        return self[name]
+
+    def copy_of(self, value: Any) -> Any:
+        match value:
+            case FunctionType() if value.__globals__ is self.names:
+                cells = [CellType(self.copy_of(each.cell_contents))
+                         for each in value.__closure__ or ()]  # fmt: skip
+                copied = FunctionType(value.__code__, self, value.__name__,
+                                      deepcopy(value.__defaults__), tuple(cells))  # fmt: skip
+                copied.__kwdefaults__ = deepcopy(value.__kwdefaults__)
+                copied.__dict__ |= deepcopy(value.__dict__)
+                return copied
+            case type() if value.__module__ == self.names.get("__name__"):
+                own = {name: self.copy_of(each) for name, each in vars(value).items()
+                       if name not in ("__dict__", "__weakref__")}  # fmt: skip
+                return type(value)(value.__name__, value.__bases__, own)
+            case list() | set() | dict():
+                return deepcopy(value)
+            case _:
+                return value
 
 
 def for_sure(attempt: Callable[[], Procedure[T]]) -> Procedure[T]:
