@@ -117,6 +117,12 @@ class Exchange:
         return place(self.key)
 
     @property
+    def call(self) -> tuple[object, ...]:
+        """What the requests of one call have in common: an attempt, else a reader or a time."""
+        sent_ms = None if self.reads else self.times[0]
+        return (self.key, self.attempt) if self.attempt else (self.key, self.who, sent_ms)
+
+    @property
     def times(self) -> tuple[float | None, float | None, float | None]:
         """Asked, decided, answered."""
         sent_ms = self.began_ms if self.sent_ms is None else self.sent_ms
@@ -221,7 +227,7 @@ class HistoryModel:
         self._believing: dict[str, BeliefSpan] = {}
         self._waiting: dict[str, Event] = {}
         self._faults: deque[Event] = deque(maxlen=16)
-        self._calls: dict[tuple[str, str], Exchange] = {}
+        self._calls: dict[object, Exchange] = {}
         self._tests: dict[str, LaneMoment] = {}
         self._agents: dict[str, str] = {}
         """Each client by its name, and by the name that the store's record has."""
@@ -283,13 +289,12 @@ class HistoryModel:
         if exchange.op == "release":  # from here on it does not count on the lock
             self._end_belief(each, "released")
         self._open[each.who, each["request"]] = exchange
-        if attempt or exchange.reads:
-            self._calls[call := (key, attempt or each.who)] = exchange
-            if len(self._calls) > PENDING_MAX:
-                del self._calls[next(iter(self._calls))]
-            for known in [e for e in self._unclaimed if (e.key, e.attempt or e.who) == call]:
-                if self._sent_again(known):
-                    self._unclaimed.remove(known)
+        self._calls[exchange.call] = exchange
+        if len(self._calls) > PENDING_MAX:
+            del self._calls[next(iter(self._calls))]
+        for known in [one for one in self._unclaimed if one.call == exchange.call]:
+            if self._sent_again(known):
+                self._unclaimed.remove(known)
         self._struck(exchange, self._faults)
         if not drawn(exchange):
             self.hidden += 1
@@ -322,12 +327,24 @@ class HistoryModel:
         fits = [one for one in made
                 if one.decision == outcome and (one.decided_ms or 0.0) <= each.at_ms]  # fmt: skip
         exchange = [*made[-1:], *fits][-1]
+        if outcome == "throttled" and exchange.decision in (APPLIED, "precondition_failed"):
+            exchange = self._refused_on_its_way(call, exchange)
         if exchange is not made[-1]:  # it is not the answer to a refused copy
             made[-1].outcome = made[-1].outcome or "unknown"
         exchange.answered_ms, exchange.outcome = each.at_ms, outcome
         exchange.places[2] = self.seen
         exchange.why = str(each["why"] or "")
         exchange.version = exchange.version or str(each["version"] or "")
+
+    def _refused_on_its_way(self, call: Exchange, decided: Exchange) -> Exchange:
+        """The copy whose answer was heard: a gateway refused it, so the store did not decide it."""
+        copy = replace(decided, id=self._name("x"), sent_ms=decided.decided_ms, decided_ms=None,
+                       status=0, applied=False, before="", version="", generation=0, decides=(),
+                       places=[0, 0, 0], retry=len(call.retries) + 1, retries=[])  # fmt: skip
+        decided.outcome, decided.fault = "unknown", ""
+        call.retries.append(copy)
+        self.exchanges.append(copy)
+        return copy
 
     def _set_free(self, call: Exchange, after_ms: float) -> None:
         """What was taken for retries of a call, and was decided after that, is not of this call."""
@@ -356,6 +373,8 @@ class HistoryModel:
         exchange.applied = bool(each["applied"])
         question = self._match(each, exchange)
         if question is not None:
+            if question.place == "table":  # the store's record says more of it
+                question.op = exchange.op
             exchange = question
         elif not drawn(exchange):
             self._tested(each, exchange)
@@ -425,7 +444,7 @@ class HistoryModel:
         The client made one call and received one answer: that of the last request. The answer of
         the request before was lost, unless it was an error, because of which the SDK tried again.
         """
-        call = self._calls.get((exchange.key, exchange.attempt or exchange.who))
+        call = self._calls.get(exchange.call)
         began_ms = exchange.began_ms or 0.0
         if call is None or call.decided_ms is None or exchange.who not in ("", call.who):
             return False
@@ -673,6 +692,8 @@ def drawn(each: Exchange) -> bool:
 
 def asks_only(ask: Event) -> bool:
     """Whether a client's request is a read: it has no attempt, and a release may delete."""
+    if place(str(ask["key"])) == "table":
+        return bool(ask["op"] == "look")
     return not ask["attempt"] and ask["op"] not in FREES
 
 

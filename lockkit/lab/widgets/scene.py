@@ -680,6 +680,8 @@ def appearance(each: Exchange) -> tuple[str, str]:
         op = "the SDK's own retry" if each.retry == 1 else f"the SDK's retry {each.retry}"
     outcome = each.outcome or silent(each)
     match outcome:
+        case "" | "unknown" if each.decided_ms is None and FLIES.search(each.fault):
+            return "late", f"{op}: on its way"
         case "":
             return "open", op
         case "precondition_failed":
@@ -688,8 +690,6 @@ def appearance(each: Exchange) -> tuple[str, str]:
             return "refused", f"{op}: error"
         case "throttled":
             return "throttled", f"{op}: {each.status or 429}"
-        case "unknown" if each.decided_ms is None and FLIES.search(each.fault):
-            return "late", f"{op}: on its way"
         case "unknown" if each.decided_ms is None:
             return "dropped", f"{op}: lost"
         case "unknown" if each.decided_ms is not None and not (each.applied or each.reads):

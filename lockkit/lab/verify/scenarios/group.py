@@ -73,6 +73,8 @@ ONCE, KEPT, NO_MEANS_NO = "once", "kept", "no means no"
 NO_LOST_UPDATE, VISIBLE = "no lost update", "visible means decided"
 PREFIX, BEHIND_NOBODY, WHOLE = "prefix", "behind nobody", "whole"
 ALONE = "alone"
+SERIAL = "serial writer"
+"""The client that commits while the table takes serial commits."""
 EXPECTED = (Unanswered, NoAnswer, CommitUnknown, TableError)
 
 
@@ -366,7 +368,7 @@ class GroupRun(SeedRun):
                                                      default=NO_INSTANT))  # fmt: skip
 
     def _put(self, key: str, body: bytes) -> None:
-        self.world.memory_store.decide("in turn", Put(key, body, IfAbsent()), 0)
+        self.world.memory_store.decide(SERIAL, Put(key, body, IfAbsent()), 0)
 
     def _commit_in_turn(self, wall_ms: int) -> None:
         """A commit of the other mode: at once, since the rules of that mode are not run here."""
@@ -396,7 +398,7 @@ class GroupRun(SeedRun):
             gone += [group.timeline_key(names, target, each)
                      for each in ("inflight", "requested")]  # fmt: skip
             for key in gone:
-                self.world.memory_store.decide("in turn", Delete(key), 0)
+                self.world.memory_store.decide(SERIAL, Delete(key), 0)
 
     def archive(self, client: group.GroupClient, view: group.GroupView) -> Procedure[None]:
         """Move all but the newest commits, as `services.archive` does: copy, then delete."""

@@ -41,7 +41,7 @@ def _request(each: DecidedRequest) -> Event:
         "attempt": "", "began_ms": each.began_ms,
     }  # fmt: skip
     if isinstance(each.request, Put):
-        fields = _fields(each.request.body)
+        fields = fields_of(each.request.body)
         if fields is not None:
             data["attempt"] = str(fields.get("attempt", ""))
             data["body"] = fields
@@ -64,7 +64,7 @@ def _condition(request: Sent) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _fields(body: bytes) -> dict[str, Any] | None:
+def fields_of(body: bytes) -> dict[str, Any] | None:
     """The fields of a small JSON body, as a server's record contains them."""
     if body[:1] != b"{" or len(body) > 65536:
         return None

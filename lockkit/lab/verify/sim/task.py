@@ -18,6 +18,8 @@ class WaitUntil:
     ready: Callable[[], bool]
 
 
+SIMULATOR = "simulator"
+"""The client that sets the scene up, and looks at it at the end."""
 UNEXPECTED = "no client ends by an unexpected error"
 
 

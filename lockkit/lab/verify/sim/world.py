@@ -23,6 +23,7 @@ from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, SimStore, Store
 from lockkit.lab.verify.sim.recorded import history_of
 from lockkit.lab.verify.sim.schedule import Mover, Pct, Uniform
 from lockkit.lab.verify.sim.task import (
+    SIMULATOR,
     UNEXPECTED,
     Join,
     LateWrite,
@@ -194,7 +195,8 @@ class SimWorld:
         """Run a procedure alone, without faults; return its result or raise its exception."""
         kept = self.tasks, self.flying, self.fault_profile
         self.tasks, self.flying, self.fault_profile = [], [], CALM
-        task = self.spawn(Node("run", VirtualClock(time=self.time, dice=self.dice)), procedure)
+        node = Node(SIMULATOR, VirtualClock(time=self.time, dice=self.dice))
+        task = self.spawn(node, procedure, "run")
         self.play(QUIET_MAX)
         self.tasks, self.flying, self.fault_profile = kept
         if isinstance(task.result, Exception):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, SimStore, StoredObject
-from lockkit.lab.verify.sim.task import Violated
+from lockkit.lab.verify.sim.task import SIMULATOR, Violated
 from lockkit.lab.verify.table import reader
 from lockkit.lab.verify.table.reader import Completed, DataFile, ReaderView, TableRow, Unreadable
 from lockkit.runtime import Delete, Put
@@ -140,7 +140,7 @@ class AttemptLedger:
         if key.startswith(".hoodie/"):
             if (commit := reader.completed_name(key)) is not None:
                 self._completed(commit, write, after)
-            elif key.endswith(".requested") and after is not None and write.client != "run":
+            elif key.endswith(".requested") and after is not None and write.client != SIMULATOR:
                 self._count_instant(write.client)
         elif (file := reader.data_name(key)) is not None:
             self._data(file, after)

@@ -19,8 +19,9 @@ from lockkit.lab.verify.check import check
 from lockkit.lab.verify.check.lanes import decisions
 from lockkit.lab.verify.sim import CHECKER, SeedOutcome, in_words
 from lockkit.lab.verify.sim.memory_store import DecidedRequest
+from lockkit.lab.verify.sim.recorded import fields_of
 from lockkit.lab.verify.sim.task import TaskPhase
-from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.sim.world import HeardAnswer, SimWorld
 from lockkit.lab.widgets.models import HistoryModel, guess, instant_of, place, spot
 from lockkit.lab.widgets.scene import (
     LOCK_LANE,
@@ -43,7 +44,7 @@ from lockkit.lab.widgets.stage.picture import (
     row_of,
 )
 from lockkit.lab.widgets.stage.staged import Trip
-from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled, Unknown
+from lockkit.protocol.outcome import Applied, PreconditionFailed, Unknown
 from lockkit.runtime import Delete, Get, List, Put, Request
 
 TITLES = {
@@ -54,7 +55,7 @@ TITLES = {
 AFTER_MS = 2_000.0
 """How much of a harm is drawn that nothing ends."""
 PAST, RETRY = "but its lease is over", "the SDK's own retry"
-SAID = {"open": "", "late": ": on its way", "dropped": ": lost", "throttled": ": 429"}
+_UNDER_WAY = (TaskPhase.SENT, TaskPhase.JUDGED, TaskPhase.ANSWERED)
 _WORD, _WORD_CHARS = re.compile(r"[\w.]*\w"), 4
 _NUMBERED = re.compile(r"\b(?:epoch|slot|stripe) \d+\b")
 _MEMORY = re.compile(r'"recent":.*?,(?="jobs")')
@@ -67,14 +68,14 @@ def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
         return _Objects(world, scenario, violation).paint()
     events = world.history()
     if not violation:
-        return _with_commits(world, whole(events))
+        return whole(_with_commits(world))
     leases = list(_leases(events, violation))
     ends = [each["until_ms"] for each in leases if each["until_ms"] > world.time.now_ms]
     by_checker, judged = violation.startswith(CHECKER), check(events).evidence
     proofs = [*leases, *_last_writes(events, violation)]
     if by_checker or not proofs:  # else it may have found another thing first
         proofs += judged
-    scene = _with_commits(world, whole(events, evidence=proofs, now_ms=min(ends, default=None)))
+    scene = whole(_with_commits(world), evidence=proofs, now_ms=min(ends, default=None))
     last = [each.client for each in world.memory_store.truth[-1:]
             if each.at_ms == world.time.now_ms]  # fmt: skip
     going = last[0] if last else world.going.name if world.going else ""
@@ -85,31 +86,28 @@ def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
     return harmed(scene, violation, at_ms, going)
 
 
-def _with_commits(world: SimWorld, scene: Scene) -> Scene:
-    """With the writes to the table that are sent and not decided, or lost: no client records them.
-    """
-    zero = next((each.at_ms for each in world.history()), 0.0)
-    decided = {(id(each.request), each.began_ms) for each in world.memory_store.truth}
-    sent = [(each.node.name, each.request, each.at_ms, "open") for each in world.tasks
-            if each.phase is TaskPhase.SENT]  # fmt: skip
-    sent += [(each.client, each.request, each.began_ms, "late") for each in world.flying]
-    flying = {id(each.request) for each in world.flying}
-    sent += [(each.client, each.request, each.sent_ms,
-              "throttled" if isinstance(each.answer, Throttled) else "dropped")
-             for each in world.received if id(each.request) not in flying
-             and isinstance(each.answer, Unknown | NoAnswer | Throttled)]  # fmt: skip
-    hue = {each["id"]: each["hue"] for each in scene["lanes"] if each["role"] == "writer"}
-    for n, (who, request, at_ms, look) in enumerate(sent):
-        key, known = spot(getattr(request, "key", "")), (id(request), at_ms) in decided
-        if not known and who in hue and place(key) == "table" and not isinstance(request, Get):
-            op, t = guess(key, False) + SAID[look], round(at_ms - zero, 4)
-            scene["arrows"].append({
-                "id": f"w{n}", "lane": who, "side": "table", "op": op, "kind": "write",
-                "look": look, "label": op, "hue": hue[who], "row": "", "evidence": False,
-                "t": [t, None, None], "detail": f"{who}: {op} {text(key)}; not decided",
-            })  # fmt: skip
-            scene["span"][1] = max(scene["span"][1], t)
-    return scene
+def _with_commits(world: SimWorld) -> list[Event]:
+    """The history, also with what each client sent to the table and heard: no client records it."""
+    history = world.history()
+    going = [HeardAnswer(inf, each.node.name, each.request, each.at_ms, None)
+             for each in world.tasks if each.phase in _UNDER_WAY]  # fmt: skip
+    made = {(id(each.request), each.sent_ms) for each in (*world.received, *going)}
+    going += [HeardAnswer(inf, each.client, each.request, each.began_ms, None)
+              for each in world.flying if (id(each.request), each.began_ms) not in made]
+    asks, answers = [], []
+    for number, (at_ms, who, request, sent_ms, answer) in enumerate((*world.received, *going)):
+        if not isinstance(request, Put | Delete) or place(key := spot(request.key)) != "table":
+            continue
+        op = "delete" if isinstance(request, Delete) else guess(key, False)
+        attempt = (fields_of(body_of(request)) or {}).get("attempt", "")
+        data = {"request": f"table {number}", "op": op, "key": key, "attempt": attempt}
+        if history and sent_ms >= history[0].at_ms:
+            asks.append(Event(sent_ms, who, "ask", data))
+        if answer is not None:
+            heard = {"outcome": type(answer).__name__, "version": "",
+                     "why": getattr(answer, "why", "")}  # fmt: skip
+            answers.append(Event(at_ms, who, "answer", data | heard))
+    return sorted([*answers, *history, *asks], key=lambda each: each.at_ms)
 
 
 def harmed(scene: Scene, violation: str, at_ms: float, last: str) -> Scene:
