@@ -69,7 +69,7 @@ class Trial:
     def of_process(self, name: str) -> Trial:
         """The function with nothing remembered and a `hash` of its own, as in a new process."""
         function = unwrap(self.function)
-        copied = _Namespace(function.__globals__, name).copy_of(function)
+        copied = _ProcessNames(function.__globals__, name).copy_of(function)
         copied.__name__ = self.function.__name__
         return replace(self, function=copied)
 
@@ -83,7 +83,7 @@ class Trial:
         self.world.record(node.name, "note", {"text": text})
 
 
-class _Namespace(dict[str, Any]):
+class _ProcessNames(dict[str, Any]):
     """The global names of a new process: each is copied from the reader's when it is first used."""
 
     def __init__(self, names: dict[str, Any], process: str) -> None:
