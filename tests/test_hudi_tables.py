@@ -20,11 +20,12 @@ from lockkit import Clock, open_store
 from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.table import Table
-from lockkit.table.errors import NotWritable
+from lockkit.table.errors import NotWritable, UnsupportedTable
 from lockkit.table.format.compaction_plan import parse_compaction_plan
 from lockkit.table.format.plans import OURS
 from lockkit.table.read.listed import LocalInstants, LogSlice, list_snapshot
 from lockkit.table.read.reader import read_increment, read_table
+from lockkit.table.services.adopt import adopt
 
 DATA = Path(__file__).parent / "data" / "hudi_tables"
 META = ("_hoodie_commit_time", "_hoodie_record_key")
@@ -232,6 +233,23 @@ def test_a_snapshot_that_the_cleaner_took_away_is_refused(hudi_made: Path) -> No
                         if each.action == "clean" and each.instant not in active]  # fmt: skip
             with pytest.raises(TableError, match="|".join(f"clean of {each}" for each in active)):
                 table.read(as_of=max(archived))
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_columns_that_may_be_renamed_are_refused(
+    hudi_made: Path, tmp_path: Path, adopted: bool
+) -> None:
+    """`hoodie.schema.on.read.enable`: a base file has a column under its older name."""
+    table = shutil.copytree(hudi_made / "cow6_plain", tmp_path / "t")
+    store = open_store(f"file://{table}")
+    if adopted:
+        run(adopt(), store, Clock())
+    *_, last = sorted((table / ".hoodie").glob("*.commit"))
+    said = json.loads(last.read_text())
+    said["extraMetadata"]["latest_schema"] = '{"max_column_id": 9, "fields": []}'
+    last.write_text(json.dumps(said))
+    with pytest.raises(UnsupportedTable, match="columns may be renamed"):
+        read_table(store)
 
 
 def test_a_query_of_another_kind_is_refused(hudi_made: Path) -> None:

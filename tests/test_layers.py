@@ -89,9 +89,9 @@ SDKS = {
 ORDER = {
     "table.format": (
         "avro avro_decoding restored timeline option_values commit_records records "
-        "spark_hash java_hash data_files schema schema_reading property_keys timestamp_keys "
-        "refusals properties partition row_partitions composite_keys layout base_file "
-        "base_file_reading plans "
+        "spark_hash java_hash data_files schema promotion schema_reading property_keys "
+        "timestamp_keys refusals properties partition row_partitions composite_keys layout "
+        "base_file base_file_reading plans "
         "compaction_plan gate readable log_blocks avro_columns avro_flat log_writing "
         "archived savepoint_files taken_back"
     ),

@@ -119,7 +119,7 @@ def _sizes(column: Any) -> Any:
 def _decodes(kind: Any) -> bool:
     """Whether this is a type that polars is known to decode as Hudi writes it."""
     if isinstance(kind, list):
-        return len(kind) <= 2 and all(map(_decodes, kind))
+        return len(kind) == 2 and "null" in kind and all(map(_decodes, kind))
     if isinstance(kind, str):
         return kind in PLAIN
     if kind["type"] == "record":
@@ -127,5 +127,6 @@ def _decodes(kind: Any) -> bool:
     if kind["type"] == "array":
         return _decodes(kind["items"])
     if "logicalType" in kind:
-        return kind["logicalType"] in LOGICAL and kind["type"] in ("int", "long", "bytes", "fixed")
+        known = kind["type"] in ("int", "long", "bytes") or kind.get("size", 17) <= 16
+        return kind["logicalType"] in LOGICAL and known
     return isinstance(kind["type"], str) and kind["type"] in PLAIN

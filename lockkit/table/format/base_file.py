@@ -26,7 +26,6 @@ from lockkit.table.format.schema import (
     SHOWN,
     column_of,
     conform,
-    promoted,
     stored,
     stored_schema,
 )
@@ -134,12 +133,13 @@ class BaseFileWriter:
     def copy(self, rows: pa.Table) -> None:
         """Add rows of the previous slice, read by `rows_to_copy`: only the file name changes."""
         import pyarrow as pa
-        import pyarrow.types as is_
 
-        for at, name in enumerate(rows.column_names):
-            kind = self.columns.field(name).type if name in self.columns.names else rows[name].type
-            if kind != rows[name].type and is_.is_floating(kind):
-                rows = rows.set_column(at, name, promoted(rows[name], kind))
+        for name in {*rows.column_names} & {*self.columns.names}:
+            if (kind := self.columns.field(name).type) != rows[name].type:
+                from lockkit.table.format.promotion import promoted  # rarely needed
+
+                at = rows.column_names.index(name)
+                rows = rows.set_column(at, name, promoted(rows[name], kind, name))
         kept = {COMMIT_TIME: _few(), COMMIT_SEQNO: pa.string(), RECORD_KEY: pa.string()}
         self._hold(conform(rows, pa.schema([*pa.schema(kept), *self.columns])))
 

@@ -176,19 +176,6 @@ def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def promoted(column: Any, kind: pa.DataType) -> Any:
-    """Stored values in the column's later type, as Hudi reads them.
-
-    A float becomes the double of its text, and a whole number the nearest one with a point.
-    """
-    import pyarrow as pa
-    import pyarrow.types as is_
-
-    if column.type == pa.float32() and kind == pa.float64():
-        column = column.cast(pa.string())
-    return column.cast(kind, safe=not is_.is_floating(kind))
-
-
 # --- Avro ---------------------------------------------------------------------------------------
 
 

@@ -35,9 +35,8 @@ def arrow_schema(avro: str) -> pa.Schema:
 def _from_avro(kind: Any, name: str, depth: int) -> pa.DataType:
     import pyarrow as pa
 
-    unknown = UnsupportedTable(
-        f"column {name[:SHOWN]!r}", f"has Avro type {str(kind)[:SHOWN]}, which is not written here"
-    )
+    why = f"has Avro type {str(kind)[:SHOWN]}, which is not read here"
+    unknown = UnsupportedTable(f"column {name[:SHOWN]!r}", why)
     if depth > DEPTH_MAX:
         raise unknown
     if isinstance(kind, list):
@@ -55,6 +54,10 @@ def _from_avro(kind: Any, name: str, depth: int) -> pa.DataType:
                 return pa.timestamp("us", "UTC")
             case ("local-timestamp-micros" | "local-timestamp-millis"), "long":
                 return pa.timestamp("us")
+            case "time-millis", "int":
+                return pa.time32("ms")
+            case "time-micros", "long":
+                return pa.time64("us")
             case "decimal", ("fixed" | "bytes"):
                 return pa.decimal128(kind["precision"], kind.get("scale", 0))
             case _, "array":

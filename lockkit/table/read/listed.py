@@ -31,7 +31,7 @@ from lockkit.table.read.incremental import Increment
 from lockkit.table.read.log_slice import LogSlice, VisibleInstants
 from lockkit.table.read.opening import known_instant
 from lockkit.table.read.predicate import SNAPSHOT
-from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.read.snapshot import Snapshot, refuse_renamed
 from lockkit.table.read.table_files import BASE_FILE, COMMITS, Listed, load_listed
 
 
@@ -162,12 +162,7 @@ def _schema(
     """
     for instant in reversed(wanted):
         outline = yield from _outline(found, instant)
-        if outline.extra.get("latest_schema"):
-            raise UnsupportedTable(
-                instant,
-                "evolved the schema with hoodie.schema.on.read.enable: columns may be renamed, "
-                "and are matched by id; that is not read here",
-            )
+        refuse_renamed(outline)
         if outline.schema:
             return outline.schema, instant
     for commit in reversed((yield from load_archived_commits(found.table.config))):

@@ -26,8 +26,9 @@ from lockkit.table.format.log_blocks import (
     avro_rows,
     deleted_keys,
 )
+from lockkit.table.format.promotion import promoted
 from lockkit.table.format.row_partitions import deleted
-from lockkit.table.format.schema import DELETED_FLAG, RECORD_KEY, promoted
+from lockkit.table.format.schema import DELETED_FLAG, RECORD_KEY
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.read import log_order
 from lockkit.table.read.key_index import KeyIndex
@@ -196,7 +197,7 @@ def _entries(block: Block, columns: LogColumns) -> LogEntries:
     if block.kind == AVRO:
         types = arrow_schema(block.header[SCHEMA])  # refuses one that holds itself, or is unknown
         names = [each["name"] for each in json.loads(block.header[SCHEMA])["fields"]]
-        read = partial(_avro, block)
+        read = partial(_avro, block, types)
     elif block.kind == PARQUET:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -260,7 +261,7 @@ def _parquet(file: Any, schema: pa.Schema) -> pa.Table:
     return _fitted(file.read(columns=schema.names, use_threads=False), schema)
 
 
-def _avro(block: Block, schema: pa.Schema) -> pa.Table:
+def _avro(block: Block, types: pa.Schema, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
     found = by_numpy(block, schema.names)
@@ -268,10 +269,13 @@ def _avro(block: Block, schema: pa.Schema) -> pa.Table:
         found = by_polars(block, schema.names)
     if found is not None:
         return _fitted(found, schema)
-    rows, parts = avro_rows(block), []
+    has = {each["name"] for each in json.loads(block.header[SCHEMA])["fields"]}
+    own = pa.schema([types.field(each.name) if each.name in types.names else each
+                     for each in schema if each.name in has])  # fmt: skip
+    rows, parts = avro_rows(block), [own.empty_table()]
     while some := list(islice(rows, ROWS_AT_ONCE)):
-        parts.append(pa.Table.from_pylist(some, schema))
-    return pa.concat_tables([schema.empty_table(), *parts])
+        parts.append(pa.Table.from_pylist(some, own))
+    return _fitted(pa.concat_tables(parts), schema)
 
 
 def _fitted(found: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -279,7 +283,7 @@ def _fitted(found: pa.Table, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
     columns = [
-        promoted(found[each.name], each.type) if each.name in found.column_names
+        promoted(found[each.name], each.type, each.name) if each.name in found.column_names
         else pa.nulls(found.num_rows, each.type) for each in schema
     ]  # fmt: skip
     return pa.table(columns, schema=schema)

@@ -35,7 +35,7 @@ from lockkit.table.format.base_file import Slice
 from lockkit.table.format.base_file_reading import read_base_file
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.properties import PROPERTIES_KEY
-from lockkit.table.format.schema import COMMIT_TIME, META_COLUMNS, RECORD_KEY, promoted
+from lockkit.table.format.schema import COMMIT_TIME, META_COLUMNS, RECORD_KEY
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.read.incremental import Increment, load_increment
 from lockkit.table.read.log_slice import without_logs
@@ -330,7 +330,8 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
         return
     import pyarrow as pa
     import pyarrow.dataset as ds
-    import pyarrow.types as is_
+
+    from lockkit.table.format.promotion import is_promoted, promoted
 
     # No whole columns and few batches ahead, so that memory holds about one row group.
     lean = ds.ParquetFragmentScanOptions(pre_buffer=False, page_checksum_verification=True)
@@ -342,8 +343,8 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
         fragment = ds.ParquetFileFormat().make_fragment(file)
         schema, columns, where = wanted.schema, wanted.columns, wanted.where
         stored = {each.name: each.type for each in fragment.physical_schema}
-        wider = {each.name: stored[each.name] for each in schema if is_.is_floating(each.type)
-                 and stored.get(each.name, each.type) != each.type}  # fmt: skip
+        wider = {each.name: stored[each.name] for each in schema if each.name in stored
+                 and is_promoted(stored[each.name], each.type)}  # fmt: skip
         if wider:  # these are converted as Hudi does, before the rows are filtered
             schema = pa.schema([(each.name, wider.get(each.name, each.type)) for each in schema])
             columns, where = wanted.needed, None
@@ -355,7 +356,8 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
             if not wider:
                 yield from [batch] if batch.num_rows else ()
                 continue
-            every = [promoted(batch[name], wanted.schema.field(name).type) for name in columns]
+            kinds = [wanted.schema.field(name).type for name in columns]
+            every = list(map(promoted, (batch[name] for name in columns), kinds, columns))
             rows = pa.table(every, list(columns))
             rows = rows if wanted.where is None else rows.filter(wanted.where)
             yield from (each for each in rows.select(list(wanted.columns)).to_batches()

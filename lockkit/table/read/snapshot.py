@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from lockkit.table.errors import UnsupportedTable
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import CommitFiles, FileGroup
 from lockkit.table.format.properties import TableConfig
@@ -50,6 +51,12 @@ def nothing(config: TableConfig) -> Snapshot:
     return Snapshot(config, CheckedHorizon(), MappingProxyType({}), MappingProxyType({}), None)
 
 
+def refuse_renamed(commit: CommitFiles) -> None:
+    if commit.extra.get("latest_schema"):
+        why = "evolved the schema with hoodie.schema.on.read.enable: columns may be renamed, and "
+        raise UnsupportedTable(commit.instant, why + "are matched by id; that is not read here")
+
+
 def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
     """The slices after some more commits. Pure; the order of the commits does not matter.
 
@@ -57,6 +64,7 @@ def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
     groups, replaced = dict(before.groups), dict(before.replaced)
     schema, schema_from = before.schema, before.schema_from
     for commit in sorted(commits, key=lambda each: instant_ms(each.instant)):
+        refuse_renamed(commit)
         replaced.update(dict.fromkeys(commit.replaced, commit.instant))
         if commit.schema and schema_from <= commit.instant:
             schema, schema_from = commit.schema, commit.instant
