@@ -162,11 +162,9 @@ class SimStore:
         return Applied("")
 
     def _list(self, prefix: str, after: str) -> list[ListEntry]:
-        return [
-            ListEntry(key, len(now.body), now.version)
-            for key, now in sorted(self.objects.items())
-            if key.startswith(prefix) and key > after
-        ]
+        listed = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
+        found = [(key, self.objects[key]) for key in listed]
+        return [ListEntry(key, len(now.body), now.version) for key, now in found]
 
     def _version(self, body: bytes) -> str:
         if self.profile.content_versions:

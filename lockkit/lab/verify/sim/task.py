@@ -83,18 +83,15 @@ class Task:
 
     def can_move(self, now_ms: float) -> bool:
         """Whether it can move: a request reaches the store, but a stalled node gets no answer."""
-        match self.phase:
-            case TaskPhase.SENT | TaskPhase.JUDGED:
-                return True
-            case TaskPhase.ANSWERED:
-                return not self.node.stalled
-            case TaskPhase.ASLEEP:
-                woken = self.request is not None and self.request.is_set()
-                return (woken or self.at_ms <= now_ms) and not self.node.stalled
-            case TaskPhase.UNTIL:
-                return bool(self.request.ready()) and not self.node.stalled
-            case _:
-                return False
+        phase = self.phase
+        if phase is TaskPhase.ASLEEP:  # most are
+            woken = self.at_ms <= now_ms or (self.request is not None and self.request.is_set())
+            return woken and not self.node.stalled
+        if phase is TaskPhase.SENT or phase is TaskPhase.JUDGED:
+            return True
+        if phase is TaskPhase.ANSWERED:
+            return not self.node.stalled
+        return phase is TaskPhase.UNTIL and self.request.ready() and not self.node.stalled
 
     @property
     def ended(self) -> bool:

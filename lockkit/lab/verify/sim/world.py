@@ -210,7 +210,7 @@ class SimWorld:
         for task in self.tasks:
             if task.can_move(now_ms):
                 ready.append(task)
-            elif task.phase in (TaskPhase.ANSWERED, TaskPhase.ASLEEP):
+            elif not timers and task.phase in (TaskPhase.ANSWERED, TaskPhase.ASLEEP):
                 timers = True
         for late in self.flying:
             if late.at_ms <= now_ms:
