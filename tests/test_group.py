@@ -13,13 +13,8 @@ from lockkit.runtime import run
 from lockkit.stores import open_store
 from lockkit.table.format.timeline import V9, instant_of
 from lockkit.table.occ.fence import FENCE_KEY, NO_INSTANT
-from lockkit.table.occ.group.commit import (
-    GroupClient,
-    look,
-    open_offers,
-    roll_back,
-    timeline_key,
-)
+from lockkit.table.occ.group.client import GroupClient, timeline_key
+from lockkit.table.occ.group.combine import roll_back
 from lockkit.table.occ.group.decision import (
     UNPUBLISHED_MAX,
     UNPUBLISHED_MAX_6,
@@ -41,6 +36,7 @@ from lockkit.table.occ.group.fence import (
     read_group_fence,
     tombstone,
 )
+from lockkit.table.occ.group.view import look, open_offers
 
 T = "202501061012000{:02}".format
 GROUP = ("eu", "f-1")

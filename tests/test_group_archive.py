@@ -35,14 +35,8 @@ from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import V9
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import FENCE_KEY, NO_INSTANT, digest
-from lockkit.table.occ.group import commit as group_commit
-from lockkit.table.occ.group.commit import (
-    GroupClient,
-    GroupView,
-    GroupWrite,
-    missed_conflict,
-    publish_one,
-)
+from lockkit.table.occ.group import offer as group_offer
+from lockkit.table.occ.group.client import GroupClient, GroupWrite
 from lockkit.table.occ.group.decision import (
     GroupFence,
     Offer,
@@ -53,7 +47,10 @@ from lockkit.table.occ.group.decision import (
     without_oldest,
 )
 from lockkit.table.occ.group.fence import format_group_fence, packed, read_group_fence
+from lockkit.table.occ.group.offer import missed_conflict
+from lockkit.table.occ.group.outcomes import publish_one
 from lockkit.table.occ.group.tail import load_with_tail
+from lockkit.table.occ.group.view import GroupView
 from lockkit.table.occ.rollback import RollbackRefused, roll_back
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services import archive_group
@@ -329,8 +326,8 @@ def test_a_writer_that_may_have_missed_a_commit_gets_a_conflict(
         with monkeypatch.context() as planted:
             def meanwhile() -> None:
                 other.append(rows("b", v=0))
-                planted.setattr(group_commit, "may_judge", lambda *_: False)
-                planted.setattr(group_commit, "missed_conflict", missed)
+                planted.setattr(group_offer, "may_judge", lambda *_: False)
+                planted.setattr(group_offer, "missed_conflict", missed)
 
             before_fence(one, meanwhile)
             with pytest.raises(CommitConflict, match="begin again"):

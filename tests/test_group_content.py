@@ -40,16 +40,8 @@ from lockkit.table.errors import NewerFence
 from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.timeline import V9
 from lockkit.table.occ.fence import FENCE_KEY, GROUP_FORMAT, NO_INSTANT, digest
-from lockkit.table.occ.group import commit as group_commit
-from lockkit.table.occ.group.commit import (
-    GroupClient,
-    GroupView,
-    GroupWrite,
-    decided_body,
-    missed_conflict,
-    offered_as,
-    stays,
-)
+from lockkit.table.occ.group import outcomes as group_outcomes
+from lockkit.table.occ.group.client import GroupClient, GroupWrite
 from lockkit.table.occ.group.decision import GroupFence, Offer, decide
 from lockkit.table.occ.group.fence import (
     format_group_fence,
@@ -57,6 +49,9 @@ from lockkit.table.occ.group.fence import (
     parse_group_fence,
     unpacked,
 )
+from lockkit.table.occ.group.offer import missed_conflict, offered_as
+from lockkit.table.occ.group.outcomes import decided_body, stays
+from lockkit.table.occ.group.view import GroupView
 
 T1, T2 = "20260101000000001", "20260101000000002"
 
@@ -168,7 +163,7 @@ def test_a_table_that_was_moved_away_for_a_while_keeps_its_commits(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its publisher looks whether the table is still there, and finds nothing."""
-    monkeypatch.setattr(group_commit, "SURE_MS", 0)
+    monkeypatch.setattr(group_outcomes, "SURE_MS", 0)
     with Table(url) as table:
         table.append(rows("a"))
         published(table)

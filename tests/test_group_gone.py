@@ -18,7 +18,7 @@ from lockkit.table import CommitUnknown, NoTable, Table
 from lockkit.table.errors import TableChanged
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group import ahead as group_ahead
-from lockkit.table.occ.group import commit as group_commit
+from lockkit.table.occ.group import outcomes as group_outcomes
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_what_was_decided_before_its_table_was_deleted_is_not_published_into_the
 def test_what_is_published_into_a_table_that_was_made_a_moment_ago_is_deleted_again(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_commit, "SURE_MS", 600_000)
+    monkeypatch.setattr(group_outcomes, "SURE_MS", 600_000)
     notes, instant = publish_late(url, lambda: made_again(url))
     assert len(notes) == 1 and instant in notes[0]
     assert not [each for each in left(url) if instant in each]

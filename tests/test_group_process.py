@@ -31,10 +31,12 @@ from lockkit.table.occ.group import commit as group_commit
 from lockkit.table.occ.group import gone as group_gone
 from lockkit.table.occ.group import process as group_process
 from lockkit.table.occ.group import publish as group_publish
-from lockkit.table.occ.group.commit import GroupClient, GroupView, GroupWrite
+from lockkit.table.occ.group import view as group_view
+from lockkit.table.occ.group.client import GroupClient, GroupWrite
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
 from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.occ.group.process import GroupProcess
+from lockkit.table.occ.group.view import GroupView
 
 THREADS = 4
 FENCED = f"put {FENCE_KEY}"
@@ -462,7 +464,7 @@ def test_a_clustering_beside_a_writer_and_its_upsert_keep_both_decisions(
 ) -> None:
     """The writer's thread is interrupted between the fence that it knows and that one's version."""
     monkeypatch.setattr(group_ahead, "AHEAD_MS", 600_000)
-    right, left = group_commit.view_of_known, [True]
+    right, left = group_view.view_of_known, [True]
     done: list[Any] = []
     with Table(url) as table, ThreadPoolExecutor(1) as pool:
         for each in "abcd":

@@ -20,7 +20,6 @@ from lockkit.table.format.timeline import V9
 from lockkit.table.occ.covered import CheckedHorizon, settle
 from lockkit.table.occ.fence import COMMIT, NO_INSTANT, digest
 from lockkit.table.occ.group import decision as group
-from lockkit.table.occ.group.commit import GroupView, decided_body, offered_as
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence, Offer, decide
 from lockkit.table.occ.group.fence import (
     format_group_fence,
@@ -29,7 +28,10 @@ from lockkit.table.occ.group.fence import (
     read_group_fence,
     unpacked,
 )
+from lockkit.table.occ.group.offer import offered_as
+from lockkit.table.occ.group.outcomes import decided_body
 from lockkit.table.occ.group.tail import load_decided, load_with_tail
+from lockkit.table.occ.group.view import GroupView
 
 T1, T2 = "20260101000000000", "20260101000000008"
 

@@ -123,7 +123,7 @@ def test_a_paused_owner_whose_commit_was_taken_back_hears_of_the_restore(url: st
 def test_table_show_says_that_the_fence_is_closed(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from lockkit.table.occ.group.commit import GroupClient
+    from lockkit.table.occ.group.client import GroupClient
     from lockkit.table.occ.group.mode import set_closed
 
     with Table(url) as table:

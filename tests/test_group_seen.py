@@ -21,9 +21,10 @@ from lockkit.stores import open_store
 from lockkit.table import Table
 from lockkit.table.format.timeline import V9
 from lockkit.table.occ.fence import FENCE_KEY
-from lockkit.table.occ.group.commit import offered_as, timeline_key
+from lockkit.table.occ.group.client import timeline_key
 from lockkit.table.occ.group.decision import GroupFence, Offer, decide
 from lockkit.table.occ.group.fence import format_group_fence, tombstone
+from lockkit.table.occ.group.offer import offered_as
 
 T = "202501061012000{:02}".format
 

@@ -36,18 +36,10 @@ from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group import commit as group_commit
 from lockkit.table.occ.group import gone as group_gone
+from lockkit.table.occ.group import outcomes as group_outcomes
 from lockkit.table.occ.group import tail as group_tail
-from lockkit.table.occ.group.commit import (
-    PATIENCE_MAX,
-    GroupClient,
-    GroupWrite,
-    look,
-    offered,
-    offered_as,
-    open_offers,
-    prove_data,
-    take_turn,
-)
+from lockkit.table.occ.group.client import GroupClient, GroupWrite
+from lockkit.table.occ.group.commit import prove_data
 from lockkit.table.occ.group.decision import GroupFence, Offer, decide
 from lockkit.table.occ.group.fence import (
     format_group_fence,
@@ -58,6 +50,8 @@ from lockkit.table.occ.group.fence import (
     read_group_fence,
     tombstone,
 )
+from lockkit.table.occ.group.offer import PATIENCE_MAX, offered_as, take_turn
+from lockkit.table.occ.group.view import look, offered, open_offers
 
 T1, T2 = "20260101000000001", "20260101000000002"
 HOW: dict[str, Any] = {"record_key": "id", "partition_by": "region", "commit": "group"}
@@ -119,7 +113,7 @@ def test_a_busy_writer_alone_reserves_ahead_and_lists_at_every_fourth_append(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_ahead, "AHEAD_MS", 600_000)
-    for each in (group_gone, group_commit):
+    for each in (group_gone, group_outcomes):
         monkeypatch.setattr(each, "SURE_MS", 600_000)
     done = threading.Event()
 
@@ -146,7 +140,7 @@ def test_a_busy_writer_alone_reserves_ahead_and_lists_at_every_fourth_append(
 def busy_upserts(table: Table, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each begins after the previous one was published, and finds a reserved instant."""
     monkeypatch.setattr(group_ahead, "AHEAD_MS", 600_000)
-    for each in (group_gone, group_commit):
+    for each in (group_gone, group_outcomes):
         monkeypatch.setattr(each, "SURE_MS", 600_000)
     context = table._upkeep.context
     for number in range(count):

@@ -19,25 +19,15 @@ from lockkit.table.format.properties import FENCED, GROUP, TableConfig
 from lockkit.table.format.timeline import LANES, V9, instant_ms, instant_of
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
 from lockkit.table.occ.group.ahead import spread_ms
-from lockkit.table.occ.group.commit import (
-    FAST_RUN_MAX,
-    LOOK_TRIPS,
-    PATIENCE_MAX,
+from lockkit.table.occ.group.client import (
     TURNS_MAX,
     GroupClient,
-    GroupView,
     GroupWrite,
-    await_decision,
     completed_key,
-    decided,
     instant_in,
-    is_published,
-    make_room,
-    offered_as,
-    publish_round,
-    take_turn,
     timeline_key,
 )
+from lockkit.table.occ.group.commit import FAST_RUN_MAX, decided
 from lockkit.table.occ.group.decision import (
     REFUSED,
     UNPUBLISHED_MAX,
@@ -52,7 +42,16 @@ from lockkit.table.occ.group.fence import (
     parse_group_fence,
     tombstone,
 )
+from lockkit.table.occ.group.offer import (
+    LOOK_TRIPS,
+    PATIENCE_MAX,
+    await_decision,
+    offered_as,
+    take_turn,
+)
+from lockkit.table.occ.group.outcomes import is_published, make_room, publish_round
 from lockkit.table.occ.group.publish import _raise_format, see_published
+from lockkit.table.occ.group.view import GroupView
 from lockkit.table.occ.transaction import TableCache, take
 
 BODY = b"inflight"

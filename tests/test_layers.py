@@ -97,7 +97,8 @@ ORDER = {
     ),
     "table.occ": (
         "fence late "
-        "group group.decision group.archived group.fence group.rate group.commit group.tail "
+        "group group.decision group.archived group.fence group.rate "
+        "group.client group.view group.outcomes group.combine group.offer group.commit group.tail "
         "conflicting covered conflict heartbeat_rules "
         "liveness heartbeat locks "
         "creation decide markers discarding transaction prepared news rewriting "

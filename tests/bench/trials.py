@@ -38,10 +38,11 @@ ENDED_IN_S = 30.0
 
 def _dying(seed: int) -> None:
     """From now on this process is killed in one of `ONE_OF` rounds that decide for others."""
-    from lockkit.table.occ.group import commit as group_commit
+    from lockkit.table.occ.group import combine as group_combine
+    from lockkit.table.occ.group import offer as group_offer
     from lockkit.table.occ.group import process as group_process
 
-    dice, decide_once = random.Random(seed), group_commit.decide_once
+    dice, decide_once = random.Random(seed), group_combine.decide_once
 
     def dies(client: Any, view: Any, offers: Any, write: Any = None) -> Any:
         dead = len(offers) > 1 and dice.random() < 1 / ONE_OF
@@ -52,7 +53,7 @@ def _dying(seed: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return won
 
-    for module in (group_commit, group_process):
+    for module in (group_combine, group_offer, group_process):
         module.decide_once = dies  # type: ignore[attr-defined]
 
 

@@ -210,7 +210,7 @@ def _merged(slices: Any) -> Procedure[pa.Table]:
     for of in slices:
         logs = of.logs if isinstance(of, LogSlice) else ()
         bodies = yield from all_of(read(path, limit=None) for path in (of.path, *logs) if path)
-        held = [each.body for each in bodies if isinstance(each, Found)]
+        held = [memoryview(each.body) for each in bodies if isinstance(each, Found)]
         base: Any = io.BytesIO(held.pop(0)) if of.path else None
         source: Any = MergeSource(base, dict(zip(logs, held, strict=True))) if logs else base
         batches += scan_slice(Scan((of,), every, tuple(every.names), None), of, source)

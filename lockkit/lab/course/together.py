@@ -21,7 +21,7 @@ from lockkit.lab.verify.check.lanes import (
     sort,
 )
 from lockkit.lab.verify.planting import Plants, answering, planted
-from lockkit.lab.verify.scenarios.group import files_of, groups_of
+from lockkit.lab.verify.scenarios.group import files_of, groups_of, in_each
 from lockkit.lab.verify.sim.distant import DistantWorld
 from lockkit.lab.verify.sim.memory_store import PROFILES
 from lockkit.lab.verify.sim.task import Node, Task
@@ -32,9 +32,13 @@ from lockkit.protocol.outcome import IfAbsent
 from lockkit.runtime import Procedure, Put, Sleep
 from lockkit.table.format.timeline import V6, V9
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY
-from lockkit.table.occ.group import commit as group
+from lockkit.table.occ.group import commit as group_commit
+from lockkit.table.occ.group import view as group_view
+from lockkit.table.occ.group.client import GroupClient, GroupWrite, decision_in, instant_in
+from lockkit.table.occ.group.combine import decide_once
 from lockkit.table.occ.group.fence import first_fence, parse_group_fence
 from lockkit.table.occ.group.publish import see_published
+from lockkit.table.occ.group.view import look
 
 LATENCY_MS = 60.0
 HOT = "gcs"
@@ -55,19 +59,18 @@ GOES_MAX = 10
 REPLAY = {"state": "replay"}
 
 
-def retry_alone(client: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
+def retry_alone(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     """The wrong version: a writer that lost the fence tries again for its own commit only."""
     while True:
-        view = yield from group.look(client)
-        if kind := (yield from group.outcome(view, write.instant)):
+        view = yield from look(client)
+        if kind := (yield from group_view.outcome(view, write.instant)):
             return kind
         write.base = view.fence.last
-        if (yield from group.decide_once(client, view, [write.offer()], write)):
-            return group.decision_in(client.known, write.instant)
+        if (yield from decide_once(client, view, [write.offer()], write)):
+            return decision_in(client.known, write.instant)
 
 
-_G = "lockkit.table.occ.group.commit"
-ALONE: Plants = {f"{_G}:offer": retry_alone, f"{_G}:open_offers": answering([])}
+ALONE: Plants = in_each(offer=retry_alone, open_offers=answering([]))
 
 
 @dataclass(slots=True)
@@ -100,15 +103,15 @@ class Writing:
 
     def loop(self, node: Node) -> Procedure[None]:
         names = V9 if self.version == 9 else V6
-        client = group.GroupClient(groups_of, names=names, boot_ms=node.clock.boot_ms)
+        client = GroupClient(groups_of, names=names, boot_ms=node.clock.boot_ms)
         while True:
             yield Sleep(PREPARES_S * self.world.dice.random())
             began_ms = self.waiting[node.name] = self.world.time.now_ms
-            write = yield from group.reserve(client, group.look)
+            write = yield from group_commit.reserve(client, look)
             files = {f"{files_of(write.instant)}{write.attempt}": b"rows"}
             write.blind, write.writes = True, frozenset({("", write.attempt)})
             write.body = json.dumps({"writes": [["", write.attempt]]}).encode()
-            kind = yield from group.commit(client, write, files)
+            kind = yield from group_commit.commit(client, write, files)
             if kind == COMMIT and client.known is not None:
                 self.acked.append((node.name, began_ms, self.world.time.now_ms))
                 del self.waiting[node.name]
@@ -226,7 +229,7 @@ def batches(events: Sequence[Event]) -> Batches:
             continue
         key, who = each["key"], str(each["client"])
         if key.endswith(".requested"):
-            owner.setdefault(group.instant_in(key), who)
+            owner.setdefault(instant_in(key), who)
         elif offered(key):
             offers += owner.get(offered(key)) == who
         elif name_of(key) == FENCE_NAME:

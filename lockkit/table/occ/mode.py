@@ -110,7 +110,7 @@ def set_fence(
 ) -> Procedure[None]:
     """Close the fence after its last decision is visible, or open it, while holding the lock."""
     if config.commit == GROUP:
-        from lockkit.table.occ.group.commit import GroupClient
+        from lockkit.table.occ.group.client import GroupClient
         from lockkit.table.occ.group.mode import set_closed
 
         return (yield from set_closed(GroupClient(names=config.names), believe, closed=closed))

@@ -146,15 +146,19 @@ def _roll_back_in_group(
     """The same where commits are decided together: the fence, the instant's files, the entry in
     that very fence, the tombstone, and only then the deletions.
     """
-    from lockkit.table.occ.group import commit as group
+    from lockkit.table.occ.group import combine as group_combine
+    from lockkit.table.occ.group import outcomes as group_outcomes
+    from lockkit.table.occ.group import view as group_view
+    from lockkit.table.occ.group.outcomes import publish
     from lockkit.table.occ.group.publish import new_client
+    from lockkit.table.occ.group.view import look_at_one
 
     names, client = known.config.names, new_client(known.config.names)
     for _ in range(ROUNDS_MAX):
-        view = yield from group.look_at_one(client, target)
-        kind = yield from group.outcome(view, target)
+        view = yield from look_at_one(client, target)
+        kind = yield from group_view.outcome(view, target)
         if kind == COMMIT:
-            yield from group.publish(client)
+            yield from publish(client)
             if plan is not None:
                 yield from _drop(plan, names)
             if target <= view.fence.archived:
@@ -166,8 +170,8 @@ def _roll_back_in_group(
             own = yield from _files_of(names, target)
             files = yield from _files_to_delete(target, known, paths)
             plan = yield from _write_plan(target, own, known, NO_BASE, files or ())
-        if (yield from group.decide_against(client, view, target, kind)):
-            yield from group.bury(names, target)
+        if (yield from group_combine.decide_against(client, view, target, kind)):
+            yield from group_outcomes.bury(names, target)
             # By the plan alone, so that two processes that carry it out complete it once.
             done = instant_of(instant_ms(plan.instant) + 1) if names.layout == 2 else None
             return (yield from _carry_out(plan, names, done))

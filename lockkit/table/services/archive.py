@@ -37,7 +37,7 @@ from lockkit.table.services.archive_rules import ArchiveRules
 from lockkit.table.services.clean import cleaned_until
 
 if TYPE_CHECKING:
-    from lockkit.table.occ.group.commit import GroupClient
+    from lockkit.table.occ.group.client import GroupClient
 
 AT_ONCE = 500
 """Commits that one run moves. Their completed files are deleted one by one, oldest first: a hole in
@@ -133,7 +133,7 @@ def refuse_unfit(config: TableConfig) -> None:
 def _new_client(config: TableConfig) -> GroupClient | None:
     if config.commit != GROUP:
         return None
-    from lockkit.table.occ.group.commit import GroupClient
+    from lockkit.table.occ.group.client import GroupClient
 
     return GroupClient(names=config.names)
 
@@ -218,7 +218,7 @@ def archive(
     refuse_unfit(config)
     names, client = config.names, _new_client(config)
     if client is not None:
-        from lockkit.table.occ.group.commit import publish
+        from lockkit.table.occ.group.outcomes import publish
         from lockkit.table.services.archive_group import decide_nothing_until
 
         yield from publish(client)

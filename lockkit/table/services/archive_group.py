@@ -25,16 +25,11 @@ from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.property_keys import PROPERTIES_BYTES_MAX, TABLE_ID, parse_properties
 from lockkit.table.format.timeline import instant_of
 from lockkit.table.occ.covered import HARMLESS
-from lockkit.table.occ.group.commit import (
-    GroupClient,
-    GroupView,
-    instant_in,
-    is_completed,
-    look,
-    pause_s,
-    replace_group_fence,
-)
+from lockkit.table.occ.group.client import GroupClient, instant_in
+from lockkit.table.occ.group.combine import replace_group_fence
 from lockkit.table.occ.group.decision import close_for, without_oldest
+from lockkit.table.occ.group.offer import pause_s
+from lockkit.table.occ.group.view import GroupView, is_completed, look
 
 REPUBLISHED_MS = 2 * 3_600_000
 ROUNDS_MAX = 40

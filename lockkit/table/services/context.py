@@ -29,7 +29,7 @@ from lockkit.table.services.rules import ServiceRules
 
 if TYPE_CHECKING:
     from lockkit.table.occ.contract import ConcurrencyControl
-    from lockkit.table.occ.group.commit import GroupClient
+    from lockkit.table.occ.group.client import GroupClient
     from lockkit.table.occ.heartbeat import Heartbeat
     from lockkit.table.occ.rollback import RollbackRefused, RolledBack
     from lockkit.table.write.contract import AttemptHost

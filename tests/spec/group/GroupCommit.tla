@@ -1,6 +1,6 @@
 ----------------------------- MODULE GroupCommit -----------------------------
 (* Group commit of lockkit: the decision of lockkit/table/occ/group/decision.py and the reach rule of
-   lockkit/table/occ/group/commit.py, with writers, a combiner, a table service and readers.
+   lockkit/table/occ/group, with writers, a combiner, a table service and readers.
 
    Each request is one step. So a delay or a crash is another order of steps: a dead client takes no
    further step. If the answer to a replacement of the fence is lost, the replacement is put into

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from lockkit.errors import NoAnswer, StoreError, TableError, Unanswered
@@ -34,8 +35,20 @@ from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
 from lockkit.table.format.timeline import V6, V9, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, is_grouped
-from lockkit.table.occ.group import commit as group
+from lockkit.table.occ.group import combine as group_combine
+from lockkit.table.occ.group import commit as group_commit
+from lockkit.table.occ.group import offer as group_offer
+from lockkit.table.occ.group import outcomes as group_outcomes
+from lockkit.table.occ.group import view as group_view
 from lockkit.table.occ.group.archived import completion_of
+from lockkit.table.occ.group.client import (
+    GroupClient,
+    GroupWrite,
+    decision_in,
+    instant_in,
+    timeline_key,
+)
+from lockkit.table.occ.group.combine import combine
 from lockkit.table.occ.group.decision import (
     REFUSED,
     GroupDecision,
@@ -55,6 +68,15 @@ from lockkit.table.occ.group.fence import (
     read_group_fence,
 )
 from lockkit.table.occ.group.mode import from_group, has_group_fence, to_group
+from lockkit.table.occ.group.outcomes import publish
+from lockkit.table.occ.group.view import (
+    GroupView,
+    known_decisions,
+    list_instants,
+    look,
+    look_whole,
+    pull_until,
+)
 from lockkit.table.services.archive_group import decide_nothing_until, named_by_fence
 
 STEPS = 400
@@ -125,7 +147,7 @@ class GroupRun(SeedRun):
                     raise Violated(ONCE, f"decision {entry['seq']} has changed")
                 self._is_somewhere(entry)
         elif key.endswith(".commit") and after is not None and decided.before == "":
-            self._publish(group.instant_in(key), after.body)
+            self._publish(instant_in(key), after.body)
         elif key.startswith(ARCHIVE):
             self.world.reached.add("archive")
         elif after is None:
@@ -228,8 +250,8 @@ class GroupRun(SeedRun):
         write = self.world.run(self.write(client, ("a",)))
         if write != COMMIT:
             raise Violated(ALONE, f"a writer alone ended with {write}")
-        self.world.run(group.publish(client))
-        last, commits = self.world.run(group.snapshot(client))
+        self.world.run(publish(client))
+        last, commits = self.world.run(group_view.snapshot(client))
         self.has_read(last, commits)
         for instant in self.bodies:
             if not self._is_published(instant):
@@ -237,9 +259,9 @@ class GroupRun(SeedRun):
 
     # --- what they do ----------------------------------------------------------------------------
 
-    def client(self) -> group.GroupClient:
+    def client(self) -> GroupClient:
         looks = partial(archived_as, self.names)
-        return group.GroupClient(groups_of, self.window_max, looks, self.names)
+        return GroupClient(groups_of, self.window_max, looks, self.names)
 
     def live(self, node: Node) -> Procedure[None]:
         """A process starts without knowledge of the fence."""
@@ -254,13 +276,13 @@ class GroupRun(SeedRun):
                     names = self.world.dice.sample(FILE_GROUPS, count)
                     yield from self.write(client, tuple(names))
                 elif chance < 0.63:
-                    yield from group.publish(client)
+                    yield from publish(client)
                 elif chance < 0.7:
-                    yield from group.combine(client)
+                    yield from combine(client)
                 elif chance < 0.8:
-                    self.has_read(*(yield from group.snapshot(reader)))
+                    self.has_read(*(yield from group_view.snapshot(reader)))
                 elif chance < 0.9:
-                    self.passed = max(self.passed, (yield from group.increment(self.names)))
+                    self.passed = max(self.passed, (yield from group_view.increment(self.names)))
                 else:
                     yield from self.service(client)
             except EXPECTED:
@@ -268,11 +290,11 @@ class GroupRun(SeedRun):
             if dice() < 0.3:
                 yield Sleep(dice() ** 3)
 
-    def write(self, client: group.GroupClient, names: tuple[str, ...]) -> Procedure[str]:
+    def write(self, client: GroupClient, names: tuple[str, ...]) -> Procedure[str]:
         write = self._ahead(client)
         ahead = write is not None
-        looks = group.look_whole if self.archives else group.look
-        write = write or (yield from group.reserve(client, looks))
+        looks = look_whole if self.archives else look
+        write = write or (yield from group_commit.reserve(client, looks))
         blind = ahead or self.world.dice.random() < 0.2
         if self.reserves_ahead:
             client.beside = self._reserve_ahead(client, write)
@@ -291,49 +313,49 @@ class GroupRun(SeedRun):
         if self.inflight:
             files[client.names.inflight(write.instant)] = write.body
         try:
-            kind = yield from group.commit(client, write, files)
+            kind = yield from group_commit.commit(client, write, files)
         except ModeSwitched:
             completion = yield from completion_of(client.names, write.instant)
             kind = REFUSED if completion is None else COMMIT
         self.answered(write.instant, kind)
         if kind != COMMIT:
-            yield from group.roll_back(client, write.instant, files_of(write.instant))
+            yield from group_combine.roll_back(client, write.instant, files_of(write.instant))
         return kind
 
-    def _ahead(self, client: group.GroupClient) -> group.GroupWrite | None:
+    def _ahead(self, client: GroupClient) -> GroupWrite | None:
         """An append under the instant that was reserved ahead, without a listing after it."""
         if not client.ahead:
             return None
         self.world.reached.add("ahead")
-        write: group.GroupWrite = client.ahead.pop()
+        write: GroupWrite = client.ahead.pop()
         return write
 
     def _reserve_ahead(
-        self, client: group.GroupClient, before: group.GroupWrite
+        self, client: GroupClient, before: GroupWrite
     ) -> Procedure[None]:
         assert client.known is not None
         base, newest = client.known.last, max(client.known.newest, before.instant)
         attempt = yield Unique()
-        instant = group.next_group_instant((yield WallMs()), newest)
+        instant = group_commit.next_group_instant((yield WallMs()), newest)
         if self.world.dice.random() < SLOW:  # its process pauses before it sends the request
             yield Sleep(self.world.dice.random())
         with suppress(StoreError):
-            key = group.timeline_key(client.names, instant, "requested")
+            key = timeline_key(client.names, instant, "requested")
             if isinstance((yield from put_once(key, attempt.encode(), IfAbsent())), Applied):
-                write = group.GroupWrite(instant, attempt, base, frozenset(), listed=False,
+                write = GroupWrite(instant, attempt, base, frozenset(), listed=False,
                                          table=TABLE)  # fmt: skip
                 client.ahead.append(write)
 
-    def service(self, client: group.GroupClient) -> Procedure[None]:
+    def service(self, client: GroupClient) -> Procedure[None]:
         """Decide the offers, publish, and roll back pending instants, also of living writers."""
-        yield from group.combine(client)
-        yield from group.publish(client)
-        view = yield from group.look(client)
+        yield from combine(client)
+        yield from publish(client)
+        view = yield from look(client)
         if self.archives:
             with suppress(Unanswered, TableBlocked):  # others were faster: the next one archives
                 yield from self.archive(client, view)
         for instant in sorted(view.pending())[:2]:
-            if (yield from group.roll_back(client, instant, files_of(instant))):
+            if (yield from group_combine.roll_back(client, instant, files_of(instant))):
                 self.world.reached.add("rolled back")
 
 
@@ -364,7 +386,7 @@ class GroupRun(SeedRun):
         prefix, objects = self.names.prefix, self.world.memory_store.objects
         listed = [key for key in objects if key.startswith(prefix)]
         times = re.findall(r"_([0-9]{17})\.", " ".join(listed))
-        return group.next_group_instant(wall_ms, max([*times, *map(group.instant_in, listed)],
+        return group_commit.next_group_instant(wall_ms, max([*times, *map(instant_in, listed)],
                                                      default=NO_INSTANT))  # fmt: skip
 
     def _put(self, key: str, body: bytes) -> None:
@@ -388,19 +410,19 @@ class GroupRun(SeedRun):
         """Rollbacks of the other mode, of writers that may be alive."""
         objects = self.world.memory_store.objects
         names, done = self.names, self.names == V9
-        begun = {group.instant_in(key) for key in objects if key.startswith(self.names.prefix)
+        begun = {instant_in(key) for key in objects if key.startswith(self.names.prefix)
                  and key.endswith((".requested", ".inflight"))}  # fmt: skip
         for target in sorted(begun - self.by_instant.keys()):
             instant = self._next(wall_ms)
             self.denied.add(target)
             self._put(names.completed(instant, "rollback", instant if done else None), b"")
             gone = [key for key in objects if key.startswith(files_of(target))]
-            gone += [group.timeline_key(names, target, each)
+            gone += [timeline_key(names, target, each)
                      for each in ("inflight", "requested")]  # fmt: skip
             for key in gone:
                 self.world.memory_store.decide(SERIAL, Delete(key), 0)
 
-    def archive(self, client: group.GroupClient, view: group.GroupView) -> Procedure[None]:
+    def archive(self, client: GroupClient, view: GroupView) -> Procedure[None]:
         """Move all but the newest commits, as `services.archive` does: copy, then delete."""
         old = sorted(view.completed())[:-KEPT_MIN]
         stay = yield from named_by_fence(client, max(old, default=""))
@@ -414,7 +436,7 @@ class GroupRun(SeedRun):
         entries = yield from listing(self.names.prefix)
         for state in (".requested", ".append", ".offer", ".inflight", ".commit"):
             for each in entries:
-                if each.key.endswith(state) and group.instant_in(each.key) in leaving:
+                if each.key.endswith(state) and instant_in(each.key) in leaving:
                     yield from delete(each.key)
 
 
@@ -457,26 +479,26 @@ SCENARIO = SimScenario(
 
 
 def commit_then_send(
-    client: group.GroupClient, write: group.GroupWrite, files: dict[str, bytes]
+    client: GroupClient, write: GroupWrite, files: dict[str, bytes]
 ) -> Procedure[str]:
     """Take the inflight file for an offer before the data is sent."""
     yield from create(client.names.inflight(write.instant), write.body)
-    kind = yield from group.offer(client, write)
+    kind = yield from group_offer.offer(client, write)
     yield from all_of([create(key, body) for key, body in files.items()])
     return kind
 
 
-def offer_and_acknowledge(client: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
+def offer_and_acknowledge(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     body = format_offer(write.offer())
-    yield from create(group.timeline_key(client.names, write.instant, "offer"), body)
+    yield from create(timeline_key(client.names, write.instant, "offer"), body)
     return COMMIT
 
 
-def offer_once(client: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
+def offer_once(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     """Wait one turn only; an offer that is not decided by then counts as refused."""
     yield from offer_and_acknowledge(client, write)
-    view = yield from group.look(client)
-    return (yield from group.outcome(view, write.instant)) or REFUSED
+    view = yield from look(client)
+    return (yield from group_view.outcome(view, write.instant)) or REFUSED
 
 
 def written_once(key: str, body: bytes, condition: Any, **_: Any) -> Procedure[Any]:
@@ -484,22 +506,22 @@ def written_once(key: str, body: bytes, condition: Any, **_: Any) -> Procedure[A
     return answer.version if isinstance(answer, Applied) else Missing()
 
 
-def stale_look(client: group.GroupClient) -> Procedure[group.GroupView]:
+def stale_look(client: GroupClient) -> Procedure[GroupView]:
     """List, then read the fence, without a check of what left the window in between."""
-    entries = yield from group.list_instants(client)
+    entries = yield from list_instants(client)
     fence, version = yield from read_group_fence()
     client.known, client.version = fence, version
-    decided = group.known_decisions(None, fence)
-    return group.GroupView(fence, version, decided, frozenset(each.key for each in entries))
+    decided = known_decisions(None, fence)
+    return GroupView(fence, version, decided, frozenset(each.key for each in entries))
 
 
-def snapshot_stale(client: group.GroupClient) -> Procedure[tuple[int, frozenset[str]]]:
+def snapshot_stale(client: GroupClient) -> Procedure[tuple[int, frozenset[str]]]:
     view = yield from stale_look(client)
     return view.fence.last, view.commits()
 
 
-def snapshot_listed(client: group.GroupClient) -> Procedure[tuple[int, frozenset[str]]]:
-    view = yield from group.look(client)
+def snapshot_listed(client: GroupClient) -> Procedure[tuple[int, frozenset[str]]]:
+    view = yield from look(client)
     return view.fence.last, view.completed()
 
 
@@ -507,9 +529,9 @@ def increment_with_tail(names: TimelineNames) -> Procedure[str]:
     fence, _ = yield from read_group_fence()
     entries = yield from listing(names.prefix)
     keys = {each.key for each in entries}
-    keys |= {group.timeline_key(names, each.instant, COMMIT) for each in fence.window
+    keys |= {timeline_key(names, each.instant, COMMIT) for each in fence.window
              if each.kind == COMMIT}  # fmt: skip
-    return group.pull_until(group.GroupView(fence, "", {}, frozenset(keys)))
+    return pull_until(GroupView(fence, "", {}, frozenset(keys)))
 
 
 def judge_alone(fence: GroupFence, offer: Offer, timely: Any) -> GroupDecision:
@@ -529,93 +551,95 @@ def without_bodies(fence: GroupFence) -> GroupFence:
     return replace(fence, window=older + fence.window[-1:])
 
 
-def offers_by_name(view: group.GroupView) -> Procedure[list[Offer]]:
+def offers_by_name(view: GroupView) -> Procedure[list[Offer]]:
     """Take every object with an offer's name for an offer, a tombstone too."""
     found = []
     for key in sorted(view.keys):
-        instant = group.instant_in(key)
-        if key.endswith(".offer") and group.is_open(view, instant):
+        instant = instant_in(key)
+        if key.endswith(".offer") and group_view.is_open(view, instant):
             body = yield from read(key)
             by_name = Offer(instant, view.fence.last, reserved=True, table=TABLE)
             found += [parse_offer(body.body) or by_name] if isinstance(body, Found) else []
     return found
 
 
-def roll_back_by(steps: str) -> Callable[[group.GroupClient, str, str], Procedure[bool]]:
+def roll_back_by(steps: str) -> Callable[[GroupClient, str, str], Procedure[bool]]:
     """A rollback that takes these steps: [f]ence, [l]ist, [c]as, [t]ombstone, [d]elete."""
 
-    def roll_back(client: group.GroupClient, instant: str, _: str) -> Procedure[bool]:
+    def roll_back(client: GroupClient, instant: str, _: str) -> Procedure[bool]:
         names, keys = client.names, frozenset[str]()
-        view = group.GroupView(GroupFence(""), "", {}, keys)
+        view = GroupView(GroupFence(""), "", {}, keys)
         for step in steps:
             if step == "f":
                 fence, version = yield from read_group_fence()
-                decided = group.known_decisions(None, fence)
-                view = group.GroupView(fence, version, decided, keys)
+                decided = known_decisions(None, fence)
+                view = GroupView(fence, version, decided, keys)
             elif step == "l":
                 keys = frozenset(e.key for e in (yield from listing(names.prefix)))
                 view.keys = keys
-                if not any(group.instant_in(key) == instant for key in keys):
+                if not any(instant_in(key) == instant for key in keys):
                     return False
             elif step in "cC":
-                kind = yield from group.outcome(view, instant)
+                kind = yield from group_view.outcome(view, instant)
                 if kind == COMMIT:
                     return False
                 if not kind:
                     after = refuse(view.fence, instant, (yield Unique()))
-                    done = yield from group.replace_group_fence(replace(client), view, after)
+                    done = yield from group_combine.replace_group_fence(
+                        replace(client), view, after
+                    )
                     if not done and step == "c":
                         return False
             elif step == "o":
-                if (yield from group.outcome(view, instant)) == COMMIT:
+                if (yield from group_view.outcome(view, instant)) == COMMIT:
                     return False
             elif step == "t":
-                yield from group.bury(names, instant)
+                yield from group_outcomes.bury(names, instant)
             else:
                 for entry in (yield from listing(files_of(instant))):
                     yield from delete(entry.key)
                 yield from delete(names.inflight(instant))
-                yield from delete(group.timeline_key(names, instant, "requested"))
+                yield from delete(timeline_key(names, instant, "requested"))
         return True
 
     return roll_back
 
 
-def reserve_unlisted(client: group.GroupClient, _: object) -> Procedure[group.GroupWrite]:
+def reserve_unlisted(client: GroupClient, _: object) -> Procedure[GroupWrite]:
     """Read the snapshot before the instant is reserved."""
-    view = yield from group.look(client)
+    view = yield from look(client)
     attempt, wall_ms = (yield Unique()), (yield WallMs())
     newest = max(view.commits() | {view.fence.newest})
-    instant = group.next_group_instant(wall_ms, newest)
-    yield from create(group.timeline_key(client.names, instant, "requested"), attempt.encode())
-    return group.GroupWrite(instant, attempt, view.fence.last, view.commits(), table=TABLE)
+    instant = group_commit.next_group_instant(wall_ms, newest)
+    yield from create(timeline_key(client.names, instant, "requested"), attempt.encode())
+    return GroupWrite(instant, attempt, view.fence.last, view.commits(), table=TABLE)
 
 
-def reserve_nothing(client: group.GroupClient, _: object) -> Procedure[group.GroupWrite]:
+def reserve_nothing(client: GroupClient, _: object) -> Procedure[GroupWrite]:
     """Take an instant without an object that reserves it."""
-    view = yield from group.look(client)
+    view = yield from look(client)
     newest = max(view.commits() | {view.fence.newest})
-    instant = group.next_group_instant((yield WallMs()) // 1000 * 1000, newest)
+    instant = group_commit.next_group_instant((yield WallMs()) // 1000 * 1000, newest)
     attempt = yield Unique()
-    return group.GroupWrite(instant, attempt, view.fence.last, view.commits(), table=TABLE)
+    return GroupWrite(instant, attempt, view.fence.last, view.commits(), table=TABLE)
 
 
-def not_listed(_client: group.GroupClient, write: group.GroupWrite) -> Procedure[str]:
+def not_listed(_client: GroupClient, write: GroupWrite) -> Procedure[str]:
     yield from ()
     write.listed = True
     return ""
 
 
-def alone_at_once(_: group.GroupClient, known: GroupFence, write: group.GroupWrite) -> bool:
+def alone_at_once(_: GroupClient, known: GroupFence, write: GroupWrite) -> bool:
     write.listed = True
-    return not group.decision_in(known, write.instant)
+    return not decision_in(known, write.instant)
 
 
 def judge_archived(fence: GroupFence, offer: Offer) -> bool:
     return offer.table == fence.table and (offer.blind or reaches(fence, offer.base))
 
 
-def archived_then(view: group.GroupView) -> Procedure[str]:
+def archived_then(view: GroupView) -> Procedure[str]:
     """Count as archived what the fence beside the listing says, though it may be older."""
     yield from ()
     return view.fence.archived
@@ -628,68 +652,77 @@ def archive_unproven(fence: GroupFence, until: str, proven: Any, attempt: str) -
 
 RIGHT_JUDGE, RIGHT_EVICT = judge, evict
 RIGHT_CLOSE = close_for
-_G, _D = "lockkit.table.occ.group.commit", "lockkit.table.occ.group.decision"
+_P = "lockkit.table.occ.group"
+_D = f"{_P}.decision"
+PROCEDURES = ("client", "view", "outcomes", "combine", "offer", "commit")
 _M = "lockkit.table.occ.group.mode"
 _A, _S = "lockkit.table.services.archive_group", "lockkit.lab.verify.scenarios.group"
 
 
+def in_each(**instead: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """These functions replaced in each module with procedures of a group commit."""
+    modules = [import_module(f"{_P}.{each}") for each in PROCEDURES]
+    return {f"{module.__name__}:{name}": wrong for name, wrong in instead.items()
+            for module in modules if hasattr(module, name)}  # fmt: skip
+
+
 _SAYS: dict[str, tuple[str, Plants]] = {
     "data first": ("an instant is offered before its data is proven",
-                   {f"{_G}:commit": commit_then_send}),
+                   in_each(commit=commit_then_send)),
     "acknowledge offers": ("a commit is acknowledged when its offer landed",
-                           {f"{_G}:offer": offer_and_acknowledge}),
+                           in_each(offer=offer_and_acknowledge)),
     "412 refuses": ("a refused or unanswered replacement of the fence counts as a refusal",
-                    {f"{_G}:settle_write": written_once, f"{_G}:offer": answering(REFUSED)}),
+                    in_each(settle_write=written_once, offer=answering(REFUSED))),
     "stop waiting": ("a writer that stops waiting reports that nothing was committed",
-                     {f"{_G}:offer": offer_once}),
+                     in_each(offer=offer_once)),
     "batch": ("offers of one batch are not compared with each other", {f"{_D}:judge": judge_alone}),
-    "re-base": ("a base is raised without a check", {f"{_G}:missed_conflict": answering(False)}),
+    "re-base": ("a base is raised without a check", in_each(missed_conflict=answering(False))),
     "reach": ("no client asks what left the window between two reads",
-              {f"{_G}:has_gap": lambda *_: False}),
-    "reader's reach": ("a reader ignores what left the window", {f"{_G}:snapshot": snapshot_stale}),
+              in_each(has_gap=lambda *_: False)),
+    "reader's reach": ("a reader ignores what left the window", in_each(snapshot=snapshot_stale)),
     "evict": ("decisions leave the window before their outcome is proven",
               {f"{_D}:evict": evict_unproven}),
     "forgets": ("the fence forgets what a commit will say, before that is published",
                 {f"{_D}:without_old_bodies": without_bodies}),
-    "no tombstone": ("a refusal leaves no tombstone", {f"{_G}:bury": answering(None)}),
+    "no tombstone": ("a refusal leaves no tombstone", in_each(bury=answering(None))),
     "no conflict": ("offers are not compared with commits", {f"{_D}:conflicts": lambda *_: ""}),
     "ignores completed": ("who decides ignores the completed file",
-                          {f"{_G}:is_open": lambda view, instant:
-                           group.timeline_key(view.names, instant, "requested") in view.keys
-                           and instant not in view.decided}),
+                          in_each(is_open=lambda view, instant:
+                                  timeline_key(view.names, instant, "requested") in view.keys
+                                  and instant not in view.decided)),
     "tombstone is an offer": ("a tombstone is taken for an offer",
-                              {f"{_G}:open_offers": offers_by_name}),
+                              in_each(open_offers=offers_by_name)),
     "tombstone first": ("a rollback writes its tombstone and deletes, then decides",
-                        {f"{_G}:roll_back": roll_back_by("flotdC")}),
-    "no entry": ("a rollback decides nothing", {f"{_G}:roll_back": roll_back_by("flotd")}),
+                        in_each(roll_back=roll_back_by("flotdC"))),
+    "no entry": ("a rollback decides nothing", in_each(roll_back=roll_back_by("flotd"))),
     "unproven": ("a rollback deletes though its decision was not made",
-                 {f"{_G}:roll_back": roll_back_by("flCtd")}),
+                 in_each(roll_back=roll_back_by("flCtd"))),
     "late": ("an instant is used that a reader may have passed",
-             {f"{_G}:is_passed": lambda *_: False}),
+             in_each(is_passed=lambda *_: False)),
     "below": ("a writer's clock alone gives its instants",
-              {f"{_G}:is_passed": lambda *_: False,
-               f"{_G}:next_group_instant": lambda wall_ms, _: instant_of(wall_ms)}),
+              in_each(is_passed=lambda *_: False,
+                      next_group_instant=lambda wall_ms, _: instant_of(wall_ms))),
     "unlisted": ("an instant counts as reserved without a listing after it",
-                 {f"{_G}:reserve": reserve_unlisted}),
-    "unreserved": ("nothing reserves an instant", {f"{_G}:reserve": reserve_nothing}),
+                 in_each(reserve=reserve_unlisted)),
+    "unreserved": ("nothing reserves an instant", in_each(reserve=reserve_nothing)),
     "tail": ("increments read what is decided and not published",
-             {f"{_G}:increment": increment_with_tail}),
+             in_each(increment=increment_with_tail)),
     "any order": ("decisions are published in any order",
-                  {f"{_G}:rounds": lambda fence: [list(reversed(fence.window))]}),
-    "no tail": ("a snapshot leaves out what is not published", {f"{_G}:snapshot": snapshot_listed}),
+                  in_each(rounds=lambda fence: [list(reversed(fence.window))])),
+    "no tail": ("a snapshot leaves out what is not published", in_each(snapshot=snapshot_listed)),
     "ahead offered": ("an instant that was reserved ahead is offered without a listing",
-                      {f"{_G}:list_before_offer": not_listed}),
+                      in_each(list_before_offer=not_listed)),
     "ahead alone": ("an instant that was reserved ahead is decided by whatever fence is known",
-                    {f"{_G}:goes_alone": alone_at_once}),
+                    in_each(goes_alone=alone_at_once)),
     "archive unsaid": ("instants are archived, and the fence goes on to decide them",
                        {f"{_S}:decide_nothing_until": answering(None)}),
     "archive ignored": ("what is archived counts as open",
-                        {f"{_S}:archived_as": answering(""),
-                         f"{_G}:may_judge": judge_archived, f"{_D}:may_judge": judge_archived}),
+                        in_each(may_judge=judge_archived)
+                        | {f"{_S}:archived_as": answering(""), f"{_D}:may_judge": judge_archived}),
     "archive unread": ("what has left the timeline counts as refused",
                        {f"{_S}:archived_as": answering(REFUSED)}),
     "archive beside": ("a listing is used with a fence that is older than what was archived",
-                       {f"{_G}:archived_by_now": archived_then}),
+                       in_each(archived_by_now=archived_then)),
     "archive unproven": ("decisions are archived before their outcome is proven",
                          {f"{_A}:close_for": archive_unproven}),
     "counts anew": ("the fence counts from one again after a switch of the mode and back",
@@ -697,6 +730,6 @@ _SAYS: dict[str, tuple[str, Plants]] = {
     "begun before": ("what was begun before a switch of the mode is decided after the return",
                      {f"{_M}:_begun": answering(NO_INSTANT)}),
     "ended reservation": ("a writer does not ask whether its reservation was rolled back",
-                          {f"{_G}:reservation_ended": answering("")}),
+                          in_each(reservation_ended=answering(""))),
 }  # fmt: skip
 MUTANTS = {name: Mutant(name, says, plants) for name, (says, plants) in _SAYS.items()}

@@ -11,7 +11,7 @@ from typing import Any
 
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.planting import answering
-from lockkit.lab.verify.scenarios.group import evict_unproven, judge_alone
+from lockkit.lab.verify.scenarios.group import evict_unproven, in_each, judge_alone
 from lockkit.lab.verify.table.scenario import TOGETHER
 from lockkit.protocol.outcome import IfVersion
 from lockkit.runtime import Procedure
@@ -23,12 +23,13 @@ from lockkit.table.occ.group import commit as group_commit
 from lockkit.table.occ.group import publish as group_publish
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
 from lockkit.table.occ.group.fence import format_group_fence, read_group_fence
+from lockkit.table.occ.group.offer import offered_as
 from lockkit.table.occ.transaction import Transaction
 
 SCENARIO = TOGETHER
 RIGHT_OVER = group_commit.decided_over
 RIGHT_WRITE_OF, RIGHT_KEYS_OF = group_publish._write_of, group_publish._keys_of
-_G, _D = "lockkit.table.occ.group.commit", "lockkit.table.occ.group.decision"
+_D = "lockkit.table.occ.group.decision"
 _U = "lockkit.table.occ.group.ahead"
 _W = "lockkit.lab.verify.table.writers"
 _F = "lockkit.table.occ.group.fence"
@@ -37,7 +38,7 @@ _P, _T = "lockkit.table.occ.group.publish", "lockkit.table.occ.group.tail"
 
 def offered(client: Any, write: Any, **_: Any) -> Procedure[str]:
     """Acknowledge an offer, and have it decided by others."""
-    key, body = group_commit.offered_as(client.names, write.offer(), write.body)
+    key, body = offered_as(client.names, write.offer(), write.body)
     yield from create(key, body)
     return COMMIT
 
@@ -112,7 +113,7 @@ def shared_groups(mine: frozenset[FileGroup], theirs: frozenset[FileGroup] | Non
     return theirs is None or bool(mine & theirs)
 
 
-LARGE = {f"{_F}:packed": lambda _: "", f"{_G}:packed": lambda _: ""}
+LARGE = in_each(packed=lambda _: "") | {f"{_F}:packed": lambda _: ""}
 """No mistake: each commit is too large for the fence, so an offer has an inflight file beside it,
 which stays when it is completed."""
 
@@ -132,22 +133,22 @@ _SAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "batch": ("the offers of one batch are not compared with each other",
               {f"{_D}:judge": judge_alone}),
     "no order": ("a client waits for no earlier commit, and publishes its own in any order",
-                 {f"{_G}:are_published": believed,
-                  f"{_G}:rounds": lambda fence: [list(reversed(fence.window))]}),
+                 in_each(are_published=believed,
+                         rounds=lambda fence: [list(reversed(fence.window))])),
     "unpublished": ("a commit counts as published before it is",
-                    {f"{_G}:publish_one": proven_at_once}),
+                    in_each(publish_one=proven_at_once)),
     "evict": ("decisions leave the window before their outcome is proven",
               {f"{_D}:evict": evict_unproven}),
     "completed ignored": ("an append's listing is used without its completed files",
                           {f"{_P}:_keys_of": keys_without_completed, **LARGE}),
     "known alone": ("an instant that was decided while its append listed is decided again",
-                    {f"{_G}:outcome": answering("")}),
+                    in_each(outcome=answering(""))),
     "rollback": ("a rollback deletes though it has decided nothing",
-                 {f"{_G}:decide_against": answering(True)}),
+                 in_each(decide_against=answering(True))),
     "rollback sent once": ("a rollback deletes though its decision may have failed",
-                           {f"{_G}:replace_group_fence": replaced_if_unchanged}),
+                           in_each(replace_group_fence=replaced_if_unchanged)),
     "unlisted": ("a rewrite without a listing is decided over a fence that its snapshot lacks",
-                 {f"{_G}:decided_over": over_any_fence}),
+                 in_each(decided_over=over_any_fence)),
     "unlisted tail": ("a rewrite without a listing sees what its client listed last alone",
                       {f"{_U}:as_decided": as_last_listed}),
     "nothing at once": ("a rewrite without a listing that would change nothing reads no fence",

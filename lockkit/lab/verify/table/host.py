@@ -26,7 +26,7 @@ from lockkit.table.occ.committing import commit, commit_alone
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group.ahead import GroupAppend
-from lockkit.table.occ.group.commit import CONTENDED_FOR, GroupClient
+from lockkit.table.occ.group.client import CONTENDED_FOR, GroupClient
 from lockkit.table.occ.group.fence import parse_group_fence
 from lockkit.table.occ.group.publish import in_group, new_client, publish_behind, publish_together
 from lockkit.table.occ.prepared import Prepared

@@ -23,17 +23,13 @@ from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import LANES, Timeline, instant_of, next_instant_ms, refuse_ahead
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, digest
-from lockkit.table.occ.group.commit import (
-    FAST_RUN_MAX,
-    GroupClient,
-    ListedBeside,
-    decision_in,
-    has_gap,
-)
+from lockkit.table.occ.group.client import GroupClient, ListedBeside, decision_in
+from lockkit.table.occ.group.commit import FAST_RUN_MAX
 from lockkit.table.occ.group.decision import GroupFence
 from lockkit.table.occ.group.fence import parse_group_fence, unpacked
 from lockkit.table.occ.group.refused import LateInstant
 from lockkit.table.occ.group.tail import give_way, with_tail
+from lockkit.table.occ.group.view import has_gap
 from lockkit.table.occ.transaction import (
     TakenInstant,
     Transaction,

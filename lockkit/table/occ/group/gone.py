@@ -8,8 +8,10 @@ from lockkit.runtime.proven import delete, read
 from lockkit.table.errors import NoTable, TableError
 from lockkit.table.format.properties import recheck_config
 from lockkit.table.occ.fence import FENCE_BYTES_MAX, FENCE_KEY
-from lockkit.table.occ.group.commit import SURE_MS, GroupClient, GroupWrite, offered_as, stays
+from lockkit.table.occ.group.client import GroupClient, GroupWrite
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
+from lockkit.table.occ.group.offer import offered_as
+from lockkit.table.occ.group.outcomes import SURE_MS, stays
 from lockkit.table.occ.prepared import Prepared
 
 

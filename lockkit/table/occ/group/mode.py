@@ -33,9 +33,13 @@ from lockkit.table.occ.fence import (
     opened,
     read_fence,
 )
-from lockkit.table.occ.group.commit import GroupClient, look, pause_s, publish, replace_group_fence
+from lockkit.table.occ.group.client import GroupClient
+from lockkit.table.occ.group.combine import replace_group_fence
 from lockkit.table.occ.group.decision import GroupFence, is_proven
 from lockkit.table.occ.group.fence import format_group_fence
+from lockkit.table.occ.group.offer import pause_s
+from lockkit.table.occ.group.outcomes import publish
+from lockkit.table.occ.group.view import look
 from lockkit.table.occ.rewriting import rewrite_properties
 
 CLOSINGS_MAX = 40

@@ -14,16 +14,10 @@ from weakref import WeakValueDictionary
 
 from lockkit.protocol.outcome import Version
 from lockkit.runtime import Procedure, Sleep
-from lockkit.table.occ.group.commit import (
-    GroupClient,
-    GroupView,
-    GroupWrite,
-    decide_alone,
-    decide_once,
-    decision_in,
-    known_decisions,
-)
+from lockkit.table.occ.group.client import GroupClient, GroupWrite, decision_in
+from lockkit.table.occ.group.combine import decide_alone, decide_once
 from lockkit.table.occ.group.decision import GroupFence, Offer, reaches
+from lockkit.table.occ.group.view import GroupView, known_decisions
 
 LOOKS_S, LOOKS_MAX = 1.0, 60
 """A waiting thread is woken. It looks by itself as often as this, then decides by itself."""

@@ -36,30 +36,25 @@ from lockkit.table.occ.group.ahead import (
     schema_id,
 )
 from lockkit.table.occ.group.archived import completion_of
-from lockkit.table.occ.group.commit import (
+from lockkit.table.occ.group.client import (
     CONTENDED_FOR,
     FOLLOWS_MS,
     TURNS_MAX,
     GroupClient,
     GroupWrite,
-    bury,
     completed_key,
-    decided,
     decision_in,
-    has_gap,
-    is_publisher,
-    known_decisions,
-    look,
     named,
-    publish_round,
-    replace_group_fence,
-    view_beside,
 )
+from lockkit.table.occ.group.combine import replace_group_fence
+from lockkit.table.occ.group.commit import decided
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
 from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.occ.group.gone import confirmed, is_gone, note_gone
+from lockkit.table.occ.group.outcomes import bury, is_publisher, publish_round
 from lockkit.table.occ.group.process import process_of
 from lockkit.table.occ.group.refused import noting, refusal_of, shown_in
+from lockkit.table.occ.group.view import has_gap, known_decisions, look, view_beside
 from lockkit.table.occ.group.waiting import others_publish
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, deferred

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from lockkit.errors import TableError, Unanswered
 from lockkit.table.errors import CommitConflict, CommitUnknown, ModeSwitched
 from lockkit.table.occ.fence import FENCE_KEY, NO_INSTANT, ROLLBACK
-from lockkit.table.occ.group.commit import GroupClient, GroupWrite, offered_as, timeline_key
+from lockkit.table.occ.group.client import GroupClient, GroupWrite, timeline_key
 from lockkit.table.occ.group.decision import GroupDecision
+from lockkit.table.occ.group.offer import offered_as
 from lockkit.table.occ.news import taken_back
 from lockkit.table.occ.prepared import Prepared
 

@@ -23,9 +23,11 @@ from lockkit.table.format.timeline import (
     parse_timeline,
 )
 from lockkit.table.occ.fence import COMMIT
-from lockkit.table.occ.group.commit import COMPLETED, OVERWRITE, GroupClient, GroupView, publish
+from lockkit.table.occ.group.client import COMPLETED, OVERWRITE, GroupClient
 from lockkit.table.occ.group.decision import GroupFence, shows_left
 from lockkit.table.occ.group.fence import read_group_fence, unpacked
+from lockkit.table.occ.group.outcomes import publish
+from lockkit.table.occ.group.view import GroupView
 
 WAITS_MAX, WAIT_LEAST_S, WAIT_MOST_S = 8, 0.02, 0.1
 WAY_MS, WAY_POLL_S = 5_000, 0.1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lockkit.runtime import Procedure, Sleep
-from lockkit.table.occ.group.commit import GroupClient, is_published, unproven
+from lockkit.table.occ.group.client import GroupClient
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
+from lockkit.table.occ.group.outcomes import is_published, unproven
 
 WAITS_MAX, WAIT_LEAST_S = 8, 0.02
 """How often, and how long, a commit waits for the client that decided it to publish it."""

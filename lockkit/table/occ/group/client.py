@@ -1,0 +1,265 @@
+"""What a client of a group commit knows, and what it writes: hints for its next requests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from lockkit.protocol.outcome import Version
+from lockkit.runtime import Procedure
+from lockkit.stores import ListEntry
+from lockkit.table.errors import TableChanged
+from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
+from lockkit.table.format.timeline import V6, V9, TimelineNames
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, digest
+from lockkit.table.occ.group.archived import ArchivedAs, archived_outcome
+from lockkit.table.occ.group.decision import (
+    GROUP_WINDOW_MAX,
+    WHOLE_TABLE,
+    GroupDecision,
+    GroupFence,
+    Offer,
+    seen_until,
+    whole,
+)
+from lockkit.table.occ.group.fence import packed
+from lockkit.table.occ.group.rate import FenceRate
+
+OVERWRITE, CLUSTERING = "replacecommit", "clustering"
+COMPLETED = {CLUSTERING: OVERWRITE}
+"""What an action is called once it is completed, where that is another name."""
+TURNS_MAX = 40
+FOLLOWS_MS = 2_000
+"""An older instant that is pending may be a dead writer's."""
+TRIP_LEAST_MS, TRIP_MOST_MS = 5, 500
+INSTANT_DIGITS = 17
+CONTENDED_FOR = 4
+
+
+def groups_of(body: bytes) -> frozenset[FileGroup]:
+    """What a commit writes, replaces and empties, as the fence names it."""
+    return named(parse_commit("", "an inflight file", body))
+
+
+def named(files: CommitFiles) -> frozenset[FileGroup]:
+    emptied = files.overwrites
+    marks = {WHOLE_TABLE} if emptied.whole_table else set(map(whole, emptied.partitions))
+    return files.writes | files.replaced | marks
+
+
+Offers = dict[tuple[str, Version | None], Offer | None]
+
+
+@dataclass(slots=True)
+class GroupClient:
+    """One process's last view of the fence: a hint for its next request."""
+
+    groups_of: Callable[[bytes], frozenset[FileGroup]] = groups_of
+    """The file groups that an inflight file names."""
+    window_max: int = GROUP_WINDOW_MAX
+    archived_as: ArchivedAs = archived_outcome
+    names: TimelineNames = V9
+    """Those of the table's files, by its version."""
+    horizon: str = ""
+    """Up to this instant everything is over and published; listings begin after it."""
+    archived: str = NO_INSTANT
+    """Up to this instant nothing is published any more: it may have left the timeline."""
+    known: GroupFence | None = None
+    version: Version = ""
+    contended: int = 0
+    """For how many more commits it counts that another client has replaced the fence."""
+    trip_ms: int = TRIP_LEAST_MS
+    """How long the last round trip took."""
+    wins: int = 0
+    won: set[int] = field(default_factory=set)
+    """Rounds of the window that this client decided."""
+    checked_ms: int = 0
+    """When the table's properties were read last, by this client's clock."""
+    proven: set[int] = field(default_factory=set)
+    """Numbers of the decisions whose outcome file this client has seen or written."""
+
+    name: str = ""
+    """The fence names it while it publishes; given with its first decision."""
+    publishing: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the thread of this client that publishes."""
+    idle: str = ""
+    """A client that the fence named, and that did not publish."""
+    bodies: dict[str, bytes] = field(default_factory=dict)
+    """Of this client's own inflight files that are not published yet."""
+    behind: list[GroupDecision] = field(default_factory=list)
+    """Acknowledged, and still to be published."""
+    read: dict[tuple[str, Version | None], Offer | None] = field(default_factory=dict)
+    """Others' offers; an object that is listed with the same version has the same content."""
+    coming: frozenset[str] = frozenset()
+    """Others' instants that were under way by the last listing of an upsert: their offers may be
+    read before a listing shows them."""
+    beside: Procedure[None] | None = None
+    """What is sent in parallel with this client's next replacement of the fence."""
+    ahead: list[Any] = field(default_factory=list)
+    """The instant that is reserved for the next commit, and when that was sent."""
+    reserves: bool = False
+    """Whether it reserves ahead; then unused reservations are given back."""
+    timeline: Any = None
+    """What the last listing of a write showed."""
+    listed_after: str = ""
+    """After which instant it began."""
+    own: set[str] = field(default_factory=set)
+    """Instants that this process works on; its services leave them alone."""
+    process: Any = None
+    """The threads of its process that commit to this table, with a client each (`GroupProcess`)."""
+    held: threading.Lock = field(default_factory=threading.Lock)
+    """By its thread, during a commit; another one for each."""
+    boot_ms: Callable[[], int] = int
+    """This process's monotonic clock."""
+    writing: GroupWrite | None = None
+    """The latest commit of this client, to say after an interrupt whether it was offered."""
+    acked_ms: int = -(10**9)
+    """When its last commit was acknowledged."""
+    knew_ms: int = -(10**9)
+    """When the fence that it knows was sent or read."""
+    rate: FenceRate = field(default_factory=FenceRate)
+    """How soon the fence may be replaced again."""
+    closing: threading.Event = field(default_factory=threading.Event)
+    """Whoever waits for another client's work waits no longer."""
+
+    def knows(self, fence: GroupFence, version: Version) -> None:
+        """Raises `TableChanged` if it is the fence of another table, made in this one's place."""
+        if self.known is not None and self.known.table != fence.table:
+            self.forget()
+            raise TableChanged(
+                FENCE_KEY, "is another table's: the table was deleted and made again",
+                "open it again",
+            )  # fmt: skip
+        rounds = fence.round - (self.known.round if self.known else fence.round - 1)
+        self.known, self.version, self.knew_ms = fence, version, self.boot_ms()
+        if rounds > 0:
+            self.rate.saw(rounds, self.knew_ms)
+        else:
+            self.rate.unchanged(version, self.knew_ms)
+        self.archived = max(self.archived, fence.archived)
+        self.proven = {each for each in frozenset(self.proven) if each >= fence.first}
+        self.won = {each for each in self.won if fence.window and each >= fence.window[0].round}
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the store takes one write a second to the fence."""
+        return self.rate.is_slow(self.boot_ms())
+
+    def took(self, sent_ms: int, until_ms: int) -> None:
+        """A round trip took this long."""
+        self.trip_ms = min(TRIP_MOST_MS, max(TRIP_LEAST_MS, until_ms - sent_ms))
+
+    def saw(self, table: str, published: Iterable[int]) -> None:
+        """The outcome files of these decisions of a table are there.
+
+        The table may have been made anew since that request was sent: the decisions of the new one
+        have the same numbers.
+        """
+        if self.known is not None and self.known.table == table:
+            self.proven |= set(published)
+
+    def forget(self) -> None:
+        """Of a table that is gone nothing counts any more."""
+        self.known, self.version, self.timeline, self.archived = None, "", None, NO_INSTANT
+        self.wins = self.contended = self.checked_ms = 0
+        for each in (self.won, self.proven, self.bodies, self.behind, self.ahead, self.read):
+            each.clear()
+
+
+@dataclass(slots=True)
+class ListedBeside:
+    """The fence that was known before a commit's listing began, and the one read beside it."""
+
+    before: GroupFence | None
+    fence: GroupFence | None
+    version: Version = ""
+
+
+@dataclass(slots=True)
+class GroupWrite:
+    """One attempt to commit an instant, on the snapshot that its owner has read."""
+
+    instant: str
+    attempt: str
+    base: int
+    seen: frozenset[str]
+    """The commits of its snapshot later than `horizon`."""
+    horizon: str = ""
+    """Its snapshot has every commit up to this instant."""
+    writes: frozenset[FileGroup] = frozenset()
+    schema: str = ""
+    grows_schema: bool = False
+    blind: bool = False
+    body: bytes = b""
+    """Of `T.inflight`, and later of `T.commit`."""
+    listed: bool = True
+    """Whether its owner has listed the timeline since it reserved the instant."""
+    only: Version = ""
+    """Of a rewrite without a listing: the version of the fence that its snapshot shows."""
+    sent: bool = False
+    """Whether a request was sent, and not certainly refused, that may have it decided."""
+    doubtful: bool = False
+    """Whether the answer to one that may have decided it is not known."""
+    offered: bool = False
+    action: str = COMMIT
+    table: str = ""
+    surveyed: bool = False
+    """Whether its base is from the fence that was read beside its snapshot's listing."""
+    follows: bool = False
+    """Whether that listing shows an earlier commit under way, whose owner may decide this one."""
+    earlier: frozenset[str] = frozenset()
+    """The earlier instants that are under way by that listing."""
+
+    def see(self, fence: GroupFence) -> None:
+        """Raise the base to the last decision up to which its snapshot has all."""
+        self.table = fence.table
+        self.base = max(self.base, seen_until(
+            fence, lambda each: each in self.seen or each <= self.horizon
+        ))  # fmt: skip
+
+    def offer(self) -> Offer:
+        return Offer(
+            self.instant, self.base, self.writes, digest(self.body), self.schema,
+            self.grows_schema, reserved=self.listed, blind=self.blind, table=self.table,
+            action=self.action, body=packed(self.body),
+        )  # fmt: skip
+
+
+def names_of(fence: GroupFence) -> TimelineNames:
+    """Version 6 has no completion times, and other names."""
+    return V6 if fence.completion is None else V9
+
+
+def timeline_key(names: TimelineNames, instant: str, state: str) -> str:
+    return f"{names.folder}{instant}.{state}"
+
+
+def completed_key(each: GroupDecision) -> str:
+    """In table version 9 with the completion time that the fence gave it."""
+    names = V9 if each.completion else V6
+    return names.completed(each.instant, each.action, each.completion or None)
+
+
+def plain_keys(entries: Iterable[ListEntry]) -> frozenset[str]:
+    """Of a listing, with the same names for a commit, an overwrite and a clustering."""
+    return frozenset(each.key.replace(f".{OVERWRITE}.inflight", ".inflight")
+                     .replace(f".{CLUSTERING}.inflight", ".inflight")
+                     .replace(f".{OVERWRITE}", ".commit") for each in entries)  # fmt: skip
+
+
+def instant_in(key: str) -> str:
+    return key.rpartition("/")[2][:INSTANT_DIGITS]
+
+
+def decision_in(fence: GroupFence | None, instant: str) -> str:
+    window = fence.window if fence else ()
+    return next((each.kind for each in window if each.instant == instant), "")
+
+
+def rounds(fence: GroupFence) -> list[list[GroupDecision]]:
+    if fence.completion is not None:
+        return [[each] for each in fence.window]
+    return [list(each) for _, each in groupby(fence.window, lambda decision: decision.round)]

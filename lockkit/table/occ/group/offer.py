@@ -1,0 +1,224 @@
+"""Offering a commit, and waiting for whoever decides it: the path among other writers."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection
+
+from lockkit.protocol.outcome import Found, IfVersion, Missing, Version
+from lockkit.runtime import Parallel, Procedure, Sleep, Unique, WallMs
+from lockkit.runtime.proven import create, read, settle_write
+from lockkit.table.format.taken_back import taken_back_by
+from lockkit.table.format.timeline import TimelineNames
+from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT
+from lockkit.table.occ.group.client import (
+    CLUSTERING,
+    CONTENDED_FOR,
+    OVERWRITE,
+    TURNS_MAX,
+    GroupClient,
+    GroupWrite,
+    decision_in,
+    instant_in,
+    timeline_key,
+)
+from lockkit.table.occ.group.combine import decide_once, withdraw
+from lockkit.table.occ.group.decision import Offer, clash, conflicts, has_room, may_judge
+from lockkit.table.occ.group.fence import blind_name, format_offer, parse_group_fence, parse_offer
+from lockkit.table.occ.group.outcomes import make_room
+from lockkit.table.occ.group.view import (
+    GroupView,
+    archived_by_now,
+    look,
+    offered,
+    open_offers,
+    outcome,
+)
+
+PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
+"""Between two turns of a client whose instant is offered: more, the more turns it has lost."""
+LOOK_TRIPS = (1.25, 0.75, 1.25, 1.75)
+APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 2.0, 1.5)
+"""When a client looks whether it is decided: after an older offer, after its own one. An upsert
+that sees others decided then waits until the next one has listed, read the offers, and decided."""
+ROUND_TRIPS, RANK_MAX, ROUNDS_MAX = 2, 4, 4
+"""Where the fence takes one write a second: so many round trips after the next one is due a client
+looks, that often again for each older offer up to so many, and for so many replacements."""
+FULL_TRIPS = 4
+"""It looks no sooner while nothing more is decided before something is published."""
+PATIENCE_MAX = 2
+"""So many turns a client leaves the decision to the owner of an older offer."""
+
+
+def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
+    """Offer the instant, then help to decide what is offered until it is decided.
+
+    The owner of the oldest offer decides; the others wait for it, and decide if it does not. A
+    client that loses the fence finds its decision in the fence that it reads next, or tries again.
+    """
+    if not write.blind and not write.surveyed:  # its offer says what its owner has seen
+        write.see((yield from look(client)).fence)
+    write.sent = write.offered = True
+    key, body = offered_as(client.names, write.offer(), write.body)
+    view: GroupView | None = None
+    if write.follows or client.is_slow:
+        sent_ms = yield WallMs()
+        made = yield from create(key, body)
+        client.took(sent_ms, (yield WallMs()))
+    else:
+        made, view = yield Parallel((create(key, body), look(client)))
+    settled: Version | Found | Missing = made
+    if isinstance(settled, Found):  # an earlier call offered it, or a tombstone refuses it
+        before = parse_offer(settled.body)
+        write.base, settled = (before.base if before else write.base), settled.version
+    version = settled if isinstance(settled, Version) else ""
+    if version and settled is made:
+        client.read[key, version] = write.offer()
+    if view is None:
+        trips = APPEND_TRIPS if write.blind else UPSERT_TRIPS
+        waits = await_decision(client, write.instant, trips, write.earlier)
+        if client.is_slow:
+            waits = await_round(client, write.instant, write.earlier)
+        if kind := (yield from waits):
+            return kind
+    for turn in range(TURNS_MAX):
+        if turn or view is None:
+            view = yield from look(client)
+        if kind := (yield from outcome(view, write.instant)):
+            return kind
+        if not may_judge(view.fence, write.offer()):
+            if (yield from missed_conflict(client, view, write)):
+                return (yield from withdraw(client, write.instant, why="conflict"))
+            write.base = view.fence.last
+            body = format_offer(write.offer())
+            settled = yield from settle_write(key, body, IfVersion(version))
+            if isinstance(settled, Found | Missing):
+                continue  # a tombstone: the next look finds the decision
+            version = settled
+            client.read[key, version] = write.offer()
+        if not has_room(view.fence, client.proven):
+            yield from make_room(client, view.fence)  # no more decisions are taken
+            continue
+        if kind := (yield from take_turn(client, view, write, turn)):
+            return kind
+    return (yield from withdraw(client, write.instant))
+
+
+def take_turn(client: GroupClient, view: GroupView, write: GroupWrite, turn: int) -> Procedure[str]:
+    """Decide what is open, or wait for the owner of an older offer; '' if nothing was decided."""
+    blind, keys = offered(view)
+    older = {*(each.instant for each in blind), *map(instant_in, keys)}
+    older = {each for each in older if each < write.instant}
+    early_ms = client.rate.early_ms(client.boot_ms())
+    if early_ms > ROUND_TRIPS * client.trip_ms or (client.is_slow and turn < PATIENCE_MAX):
+        if older or early_ms:
+            return (yield from await_round(client, write.instant, older))
+    if turn < PATIENCE_MAX and older:
+        return (yield from await_decision(client, write.instant, LOOK_TRIPS, older))
+    others = yield from open_offers(view)
+    won = yield from decide_once(client, view, [write.offer(), *others], write)
+    client.contended = CONTENDED_FOR if others else client.contended
+    if won:
+        return decision_in(client.known, write.instant)
+    if turn >= PATIENCE_MAX:
+        yield Sleep((yield from pause_s(turn)))
+    return ""
+
+
+def await_decision(
+    client: GroupClient, instant: str, trips: tuple[float, ...], older: Collection[str] = ()
+) -> Procedure[str]:
+    """Read the fence at the pace of round trips, until it decides this instant or they have passed.
+
+    The owner of the oldest offer sees the others in its listing, and then replaces the fence:
+    earlier reads are useless. Once every `older` one is decided, it is this client's turn.
+    """
+    left = set(older)
+    for each in trips:
+        full = client.known is not None and not has_room(client.known, client.proven)
+        least = min(len(left), FULL_TRIPS) if full else 0  # one is decided as one is published
+        yield Sleep(client.trip_ms / 1000 * max(each, least))
+        found = yield from read(FENCE_KEY, unless=client.version, limit=FENCE_BYTES_MAX)
+        if isinstance(found, Found):
+            fence = parse_group_fence(found.body)
+            client.knows(fence, found.version)
+            left -= {each.instant for each in fence.window}
+            if (kind := decision_in(fence, instant)) or not left:
+                return kind  # decided, or it is this client's turn
+        else:
+            client.rate.unchanged(client.version, client.boot_ms())
+    return ""
+
+
+def await_round(client: GroupClient, instant: str, older: Collection[str]) -> Procedure[str]:
+    """Read the fence once its next replacement is due, where it takes one write a second.
+
+    The owner of the oldest offer lists just before that, and decides for all who have offered by
+    then. The others read what it decided. If it is late, it is the next one's turn.
+    """
+    decided = {each.instant for each in (client.known.window if client.known else ())}
+    left = set(older) - decided
+    for _ in range(ROUNDS_MAX):
+        trip_s = client.trip_ms / 1000
+        if not left:
+            yield Sleep(max(0.0, client.rate.early_ms(client.boot_ms()) / 1000 - trip_s))
+            return ""
+        before = client.known.round if client.known else 0
+        yield Sleep(client.rate.next_ms(client.boot_ms()) / 1000)
+        for _ in range(1 + min(RANK_MAX, len(left))):
+            yield Sleep(trip_s * ROUND_TRIPS)
+            found = yield from read(FENCE_KEY, unless=client.version, limit=FENCE_BYTES_MAX)
+            if isinstance(found, Found):
+                fence = parse_group_fence(found.body)
+                client.knows(fence, found.version)
+                client.contended = CONTENDED_FOR
+                left -= {each.instant for each in fence.window}
+                if kind := decision_in(fence, instant):
+                    return kind
+                break
+            client.rate.unchanged(client.version, client.boot_ms())
+        if client.known is None or client.known.round == before:
+            return ""  # nobody has replaced it
+    return ""
+
+
+def offered_as(names: TimelineNames, offer: Offer, body: bytes = b"") -> tuple[str, bytes]:
+    """The object that offers it; a blind offer says everything by its name.
+
+    Only who publishes it reads what it contains, in place of an inflight file.
+    """
+    if offer.blind:
+        return names.folder + blind_name(offer), body if offer.body else b""
+    return timeline_key(names, offer.instant, "offer"), format_offer(offer)
+
+
+def pause_s(turn: int) -> Procedure[float]:
+    """Longer with each lost turn, and different for each client."""
+    dice = zlib.crc32((yield Unique()).encode()) / 2**32
+    return dice * min(PAUSE_LONGEST_S, PAUSE_FIRST_S * 2.0**turn)
+
+
+def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> Procedure[bool]:
+    """Whether a commit since the owner's snapshot wrote a file group of this write.
+
+    So it counts if a commit may be archived that the snapshot lacks: then nothing shows its files.
+    """
+    unseen = [each for each in view.decided.values()
+              if each.instant not in write.seen and each.instant > write.horizon]  # fmt: skip
+    if conflicts(write.offer(), unseen):
+        return True
+    if (yield from archived_by_now(view)) > (write.horizon or NO_INSTANT):
+        return True
+    for instant in sorted(view.completed() - view.decided.keys() - write.seen):
+        if instant <= write.horizon:
+            continue
+        own = [each for each in view.keys if instant_in(each) == instant]
+        keys = [client.names.inflight(instant, each) for each in (COMMIT, OVERWRITE, CLUSTERING)]
+        for key in [each for each in own if each.endswith(".commit")] + keys:
+            if isinstance(found := (yield from read(key)), Found):
+                break
+        else:
+            return True
+        if not taken_back_by(key, found.body) and clash(write.writes, client.groups_of(found.body)):
+            return True
+    return False
