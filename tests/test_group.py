@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -205,3 +207,16 @@ def test_for_any_offers_decisions_have_no_gap_and_no_commit_misses_another(
                 writes = each.writes if each.kind == "commit" else frozenset()
                 every[each.seq] = (each.instant, writes, each.completion)
     assert len(every) == fence.last and len({one for one, _, _ in every.values()}) == len(every)
+
+
+@pytest.mark.parametrize("name", ['},{"seq":9', '"},{"', 'a,"window":[{}', "]}", "\\"])
+def test_a_fence_is_read_whatever_its_partitions_are_called_and_whoever_has_formatted_it(
+    name: str,
+) -> None:
+    offers = [Offer(f"2026010100000000{number}", 0, frozenset({(name, f"f{number}")}))
+              for number in range(2)]  # fmt: skip
+    fence = decide(GroupFence("a"), offers, attempt="b")
+    body = format_group_fence(fence)
+    assert len(fence.window) == 2
+    assert parse_group_fence(body) == fence
+    assert parse_group_fence(json.dumps(json.loads(body)).encode()) == fence

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
@@ -287,8 +288,6 @@ class GroupMerge:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if self.seen.lacking([of], self.rows.config, keys_of(self.rows, where)):
-            return None
         keys, hits = self._stored(of), []
         for each in where:
             rows = self.rows.table([each])
@@ -379,9 +378,13 @@ def _in_turn(
     write: Any, group_targets: Iterator[tuple[TargetGroup, pa.Table]]
 ) -> Iterator[WriteStat | None]:
     """A few groups at a time, so that memory holds no more rows than theirs."""
+    first = list(islice(group_targets, 2))
+    if len(first) == 1:  # a thread costs as much as a small group
+        yield write(*first[0])
+        return
     coming: deque[Future[WriteStat | None]] = deque()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for group_target, rows in group_targets:
+        for group_target, rows in chain(first, group_targets):
             coming.append(pool.submit(write, group_target, rows))
             if len(coming) >= AT_ONCE:
                 yield coming.popleft().result()

@@ -116,6 +116,7 @@ def publish_together(
     client.horizon = prepared.transaction.horizon
     write = client.writing = _write_of(client, prepared)
     write.listed = append is None or append.listed is not None
+    client.coming = frozenset()
     if append is not None and append.beside is not None:
         window = client.known.window if client.known else ()
         client.coming = _under_way(instant, append.beside) - {each.instant for each in window}
