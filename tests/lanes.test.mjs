@@ -120,7 +120,10 @@ test("a label without room says less, and what it says is still true", () => {
   assert.deepEqual([7, 3].map((room) => told("slot 12 e3", room)), ["slot 12", "s12"]);
   assert.deepEqual([10, 6].map((room) => told("Q1 reads, Q3 writes", room)), ["Q1 r, Q3 w", "Q1 r \u2026"]);
   assert.equal(told("claim 41c7: done", 7), "claim \u2713");
-  assert.deepEqual([11, 6, 4].map((room) => told("rule broken here: S3 and W1", room)), ["rule broken", "broken", ""]);
+  assert.deepEqual([11, 6, 4].map((room) => told("rule broken here: S3 and W1", room)), ["rule broken", "", ""]);
+  assert.deepEqual([10, 7, 4].map((room) => told("past its lease", room)), ["past lease", "expired", ""]);
+  assert.deepEqual([8, 4].map((room) => told("never granted", room)), ["no grant", ""], "one word of it would say nothing");
+  assert.deepEqual([22, 11].map((room) => told("no answer, and the request is still on its way", room)), ["no answer: on its way", "on its way"]);
   assert.notEqual(told("epoch 7 wrote after epoch 9", 20), "epoch 7 wrote after");
   assert.equal(told("takeover", 5), "take\u2026");
   assert.equal(told("fault: request held back", 9), "held back");

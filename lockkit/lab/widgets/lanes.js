@@ -6,7 +6,7 @@
 const WIDTH_MIN = 300;
 const BESIDE = 1240;      // so wide that the generations are beside the picture, as lanes.css has it
 const STATE_CHAR = 7.2;   // a state that is wider than its lane's head is one short word
-const BRIEF = { running: "", stalled: "stall", "past lease": "past", superseded: "over", "waits for itself": "waits", "never granted": "no grant" };
+const BRIEF = { running: "", stalled: "stall", "past lease": "expired", superseded: "over", "waits for itself": "waits", "never granted": "no grant" };
 // What each mark means: folded below the picture, and a page of the documentation.
 const LEGEND = [
   ["left lane", "what the lock object says, coloured by its holder; each g is one successful write (generation) with the head of its ETag. In a run without a lock: what its objects say after each write, as \u201c3 jobs\u201d in a queue, \u201cslot 2 e1\u201d in a log (its epoch is 1), \u201cW1 e3\u201d (the holder, the epoch), \u201cfree e3\u201d, \u201clock_1 gone\u201d (deleted)"],

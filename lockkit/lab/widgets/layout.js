@@ -68,21 +68,21 @@ const TRIES_MAX = 200;    // places that are tried for a bar's label, and lines 
 
 /** What may be left out of a label that has no room, one after the other; the detail line has all of it. */
 const SHORTER = [
-  [/^(rule broken here): .*$/, "$1"], [/^broken$/, ""], [/^no grant$/, "none"], [/^stalled$/, "stall"],
+  [/^(rule broken here): .*$/, "$1"], [/^(?:rule broken|no grant|expired)$/, ""], [/^stalled$/, "stall"],
   [/^committed, (epoch \d+)$/, "$1"], [/^epoch (\d+)$/, "e$1"],
   [/^decided by (.+)$/, "by $1"], [/^by (W\d+)$/, "$1"], [/^decides (\d+)$/, "\u00d7$1"], [/^committed$/, "done"],
   [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
   [/^(.+): done$/, "$1 \u2713"], [/^(.+) wrote first$/, "$1 first"], [/its own write was first$/, "own write first"],
   [/^conflict with .*$/, "conflict"], [/^(epoch \d+) is over$/, "$1 over"], [/^epoch (\d+) over$/, "e$1 over"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed|held back)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^(commit )?refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
-  [/^stalled (.+)$/, "$1"], [/^rule broken here$/, "rule broken"], [/^rule broken$/, "broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "past"], [/^superseded$/, "over"], [/^never granted$/, "no grant"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
+  [/^stalled (.+)$/, "$1"], [/^rule broken here$/, "rule broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "expired"], [/^superseded$/, "over"], [/^never granted$/, "no grant"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^\.\.\d\d(\d{4})$/, "..$1"], [/^(\S+) epoch \d+$/, "$1"],
   [/^PUT if (?:absent|unchanged) (.+)$/, "PUT $1"], [/^(PUT|GET|LIST) .+$/, "$1"],
   [/^commit (\d+)$/, "com. $1"], [/^com\. (\d+)$/, "c$1"], [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish for (.+)$/, "for $1"], [/^for \w+$/, "pub."], [/^publish$/, "pub."], [/^fence$/, "fen."], [/^confirm$/, "conf."], [/^exited$/, "exit"], [/^checked$/, ""], [/^tests the store$/, "tests"],
   [/^(.+) \+\d+$/, "$1"], [/^(\w+) stripe (\d+)$/, "$1 $2"], [/^complete (.+)$/, "compl. $1"], [/^acquire (.+)$/, "acq. $1"], [/^release (.+)$/, "rel. $1"], [/^renew (.+)$/, "ren. $1"], [/^append (.+)$/, "app. $1"], [/^campaign (.+)$/, "camp. $1"], [/^collect (.+)$/, "coll. $1"], [/^resign (.+)$/, "res. $1"],
   [/^queue (to .+)$/, "$1"], [/^(\w+) leaves$/, "$1 out"], [/^move (head) to (.+)$/, "$1 $2"], [/^\S+ (gone)$/, "$1"], [/^(slot \d+) e\d+$/, "$1"], [/^free e\d+$/, "free"], [/^(\d+) jobs?$/, "$1"], [/(\w\d+) reads/g, "$1 r"], [/(\w\d+) writes/g, "$1 w"], [/^(\w\d+ [rw]), .+$/, "$1 \u2026"],
   [/^slot (\d+)$/, "s$1"], [/^to (read|write)$/, "$1"], [/^unlock$/, "unl."], [/^fence \d+$/, "fence"], [/^number of stripes$/, "number"], [/^hidden retry$/, "retry"], [/^200 with an error$/, "error"], [/^landed late$/, "late"], [/^on its way$/, "sent"], [/^killed$/, "kill."], [/^done$/, "ok"], [/^conflict$/, "confl."], [/^stale$/, "old"],
-  [/^(?:request lost|dropped)$/, "lost"], [/^an error sent .+$/, "error"], [/^something .+ again.*$/, "sent again"], [/^(arrived late|held back)$/, "late"], [/^(read|push|claim|beat|acq\.|rel\.|ren\.|app\.|res\.|camp\.|coll\.|compl\.|head) \S+( \u2713)?$/, "$1$2"],
+  [/^no answer, and the request is still (on its way)$/, "no answer: $1"], [/^(?:request lost|dropped)$/, "lost"], [/^an error sent .+$/, "error"], [/^something .+ again.*$/, "sent again"], [/^(arrived late|held back)$/, "late"], [/^(read|push|claim|beat|acq\.|rel\.|ren\.|app\.|res\.|camp\.|coll\.|compl\.|head) \S+( \u2713)?$/, "$1$2"],
 ];
 
 /** What happened, and why: two lines where one has no room. */

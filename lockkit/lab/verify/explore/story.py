@@ -201,7 +201,7 @@ class PathStory:
                 return f"waits for {owner}"
             case LeaseLost(epoch, why, _):
                 self._emit(who, "lost", epoch=epoch, why=why)
-                return f"counts epoch {epoch} as lost: {why}"
+                return f"gives up epoch {epoch}: {why}"
             case ClaimLost(attempt):
                 name = self._name(attempt)
                 self._emit(who, "lost", epoch=0, why=f"another write than {name} has won")
