@@ -14,13 +14,13 @@ interrupted is rolled back at once.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lockkit.runtime import Procedure, run
-from lockkit.table.errors import TableChanged, UnsupportedTable
+from lockkit.table.errors import TableBlocked, TableChanged, UnsupportedTable
 from lockkit.table.format.base_file import BaseFileWriter, Slice
 from lockkit.table.format.base_file_reading import COPIED_ANEW
 from lockkit.table.format.compaction_plan import (
@@ -41,7 +41,7 @@ from lockkit.table.format.refusals import refuse_millis
 from lockkit.table.format.schema import META_COLUMNS
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import Timeline
-from lockkit.table.occ.failed import about_to_go
+from lockkit.table.occ.failed import about_to_go, service_plans
 from lockkit.table.occ.markers import mark
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import TableCache, Transaction
@@ -85,7 +85,36 @@ def plan_for(context: ServiceContext, view: TableView) -> CompactionPlan | None:
         why = "is copy-on-write: it has no log files"
         raise UnsupportedTable(f"table {view.config.name!r}", why)
     refuse_millis(view.snapshot.schema)
-    return context.run(planned(view))
+    plan = context.run(planned(view))
+    for instant, error in _plans_in_the_way(context, view):
+        if error is not None and plan is None:
+            raise error
+        context.report(str(error or "has log files in its plan, and waits to be carried out: "
+                           "lockkit table compact URL --execute"), instant)  # fmt: skip
+    return plan
+
+
+def _plans_in_the_way(
+    context: ServiceContext, view: TableView
+) -> Iterator[tuple[str, TableBlocked | None]]:
+    """The pending plans that belong to nobody, each with why it can never be carried out."""
+    if "compaction" in view.now.pending.values():
+        plans = context.run(service_plans(view.config.names, view.now))
+        again, _saved = context.run(look_at(view.snapshot, view.snapshot.covered.count))
+        for instant, plan in plans.items():
+            if not isinstance(plan, CompactionPlan) or instant not in again.now.pending:
+                continue
+            if OURS not in plan.params:
+                lives = stands(plan, again.snapshot, instant)
+                yield instant, None if lives else never_carried_out(instant)
+
+
+def never_carried_out(instant: str) -> TableBlocked:
+    return TableBlocked(
+        instant, "has a plan that cannot be carried out any more: a commit replaced its log files, "
+        "or added one that was completed before it", "roll it back: lockkit table rollback URL "
+        f"--instant {instant}; then schedule another",
+    )  # fmt: skip
 
 
 def planned(view: TableView) -> Procedure[CompactionPlan | None]:

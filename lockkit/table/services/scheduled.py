@@ -40,6 +40,7 @@ from lockkit.table.services.compact import (
     Compacted,
     after_its_inputs,
     merged,
+    never_carried_out,
     plan_for,
     planned_twice,
     stands,
@@ -155,11 +156,7 @@ def _carried_out(
     task = TaskId(attempt=zlib.crc32(transaction.taken.attempt.encode()) >> 1)
     prepared = merged(context, plan, before, transaction, heart, task)
     if prepared is None:
-        raise TableBlocked(
-            transaction.instant, "has a plan that cannot be carried out any more: a commit "
-            "replaced its log files, or added one that was completed before it", "roll it back: "
-            f"lockkit table rollback URL --instant {transaction.instant}; then schedule another",
-        )  # fmt: skip
+        raise never_carried_out(transaction.instant)
     return prepared
 
 
