@@ -23,6 +23,7 @@ from test_group_table import (
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
+from lockkit.protocol.outcome import Missing, NotModified
 from lockkit.runtime import run
 from lockkit.runtime.proven import delete, listing
 from lockkit.stores import open_store
@@ -239,6 +240,34 @@ def test_a_writer_that_met_another_one_lists_before_it_uses_what_it_has_reserved
         assert not [each for each in asked if each.endswith(".append")], "it decides at once"
     assert values(url) == judged(url) == dict.fromkeys("abcd", 0)
 
+
+@pytest.mark.parametrize("contended", [0, 3])
+def test_an_upsert_begins_on_no_listing_that_began_after_a_commit_of_its_snapshot(
+    url: str, monkeypatch: pytest.MonkeyPatch, contended: int
+) -> None:
+    """Such a listing does not show that commit, so the snapshot would lack it."""
+    with busy(url, monkeypatch) as table:
+        client, asked = table._upkeep.context.together[0], list[str]()
+        spy(table, asked.append)
+        for late in (False, True):
+            if late:
+                published_but_reserved(table)
+            client.contended, client.wins = contended, 0
+            client.listed_after = "9" * 17 if late else client.listed_after
+            asked.clear()
+            table.upsert(rows("a", v=1 + late))
+            lists = [each for each in asked if each.startswith("list .hoodie/timeline/2")]
+            assert len(lists) == late + (contended > 0)
+    assert values(url) == judged(url) == {"a": 2, "b": 0}
+
+
+def test_a_fence_that_is_missing_begins_no_upsert(url: str) -> None:
+    """A snapshot of what it decided may lack what the fence before it did."""
+    with Table(url) as table:
+        table.append(rows("a"))
+        client = table._upkeep.context.together[0]
+        assert group_ahead._learned(client, NotModified()) is client.known is not None
+        assert group_ahead._learned(client, Missing()) is None
 
 
 @pytest.mark.parametrize("write", ["append", "upsert"])
