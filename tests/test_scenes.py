@@ -77,6 +77,9 @@ PLAYED = {
     "group": Played(12, None, 900),
     "shared": Played(30, None, 200),
 }
+REACHED_BY = {"group": (36,)}
+"""Seeds that reach what few do: they are played next, then all. One that reaches nothing any more
+costs time only."""
 EACH = [pytest.param(name, marks=pytest.mark.xdist_group(f"worlds of {name}")) for name in PLAYED]
 MISTAKES = [(name, each) for name in PLAYED for each in SCENES[name].MUTANTS]
 
@@ -120,7 +123,8 @@ def test_the_worlds_of_a_scene_reach_every_case(
     scenario, first = SCENES[name].SCENARIO, played(name, worlds)
     outcomes = list(first)
     reached = Counter(what for each in outcomes for what in each.reached)
-    for seed in range(len(outcomes) + 1, REACHED_WITHIN * len(outcomes)):
+    later = range(len(outcomes) + 1, REACHED_WITHIN * len(outcomes))
+    for seed in (*REACHED_BY.get(name, ()), *later):
         if all(reached[each] for each in scenario.sometimes):
             break
         outcomes.append(simulate(scenario, seed))  # a case that few worlds reach
