@@ -228,9 +228,10 @@ def test_any_ordered_type_can_be_the_precombine_column(values: tuple[Any, Any]) 
 MERGE_A_BIG_GROUP = """
 import resource, sys, pyarrow as pa, tempfile
 sys.path.insert(0, {root!r})
-from lockkit.table.format.base_file import *
-from lockkit.table.write.merge import *
-from lockkit.table import TableConfig, Slice
+from lockkit.table import TableConfig
+from lockkit.table.format.base_file import BaseFileWriter, Target
+from lockkit.table.format.base_file_reading import rows_to_copy
+from lockkit.table.write.merge import merge, upserts
 schema = pa.schema([("id", pa.string()), ("pad", pa.binary())])
 config = TableConfig(name="t", record_key="id")
 target = Target("20250101000000000", config, schema)
