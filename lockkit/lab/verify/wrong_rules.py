@@ -65,11 +65,17 @@ class CommitGuard(Enum):
 
 
 RIGHT: Mapping[str, Any] = {
-    "drift_for_holder": False, "count_from_send": True, "recognise": Recognise.ATTEMPT,
-    "confirm": True, "claim_412": Ambiguous.READ_BACK, "claim_unknown": Ambiguous.READ_BACK,
-    "renew_412": Ambiguous.READ_BACK, "renew_unknown": Ambiguous.READ_BACK,
-    "release": Release.TOMBSTONE, "fence": CommitGuard.CAS,
-}  # fmt: skip
+    "drift_for_holder": False,
+    "count_from_send": True,
+    "recognise": Recognise.ATTEMPT,
+    "confirm": True,
+    "claim_412": Ambiguous.READ_BACK,
+    "claim_unknown": Ambiguous.READ_BACK,
+    "renew_412": Ambiguous.READ_BACK,
+    "renew_unknown": Ambiguous.READ_BACK,
+    "release": Release.TOMBSTONE,
+    "fence": CommitGuard.CAS,
+}
 """Each rule of the lease that a mistake can switch off, besides the fields of `Policy`.
 
 `fence` is the rule of who commits under the lease: the explorer's and the simulator's own."""

@@ -74,9 +74,12 @@ h1 {{ font-size: 19px; margin: 0 0 12px; }}
 
 
 def export_html(
-    events: Iterable[Event], verdict: Any, file: str | Path | IO[str], *,
+    events: Iterable[Event],
+    verdict: Any,
+    file: str | Path | IO[str],
+    *,
     title: str = "lockkit: what happened",
-) -> None:  # fmt: skip
+) -> None:
     """Write the page to a path or an open text file. `verdict` is a `check.Verdict`, or
     None.
 
@@ -98,9 +101,13 @@ def page_of(events: Iterable[Event], verdict: Any, *, title: str, above: str = "
     script = "\n" + drawing() + SHIM
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return PAGE.format(
-        policy=POLICY.format(digest=digest), title=html.escape(text(title)), above=above,
-        data=embedded(state), script=script, css=(HERE / "lanes.css").read_text(encoding="utf-8"),
-    )  # fmt: skip
+        policy=POLICY.format(digest=digest),
+        title=html.escape(text(title)),
+        above=above,
+        data=embedded(state),
+        script=script,
+        css=(HERE / "lanes.css").read_text(encoding="utf-8"),
+    )
 
 
 def replayed(
