@@ -153,3 +153,23 @@ def test_a_row_that_moves_conflicts_with_a_write_to_the_group_that_it_leaves(
     write(frame(spark, ("a", "US", 3, 3)), url, options=GLOBAL, emit=meanwhile, retries=1)
     assert done
     assert stored({"url": url}) == [("a", "US", 3), ("b", "US", 1)]
+
+
+@pytest.mark.parametrize("index", [None, "GLOBAL_SIMPLE"])
+def test_zero_is_greater_than_minus_zero_as_in_java(
+    spark: Any, tmp_path: Path, index: str | None
+) -> None:
+    """In one batch, and beside a stored row of another partition."""
+    url, named = f"file://{tmp_path}/t", {"hoodie.index.type": index} if index else {}
+    kind = "id string, region string, at double, v int"
+    with Table.create(url, record_key="id", partition_by="region", precombine="at") as table:
+        rows = [("a", "EU", 0.0, 1), ("a", "EU", -0.0, 2), ("b", "EU", -0.0, 3),
+                ("b", "EU", 0.0, 4)]  # fmt: skip
+        write_frame(spark.createDataFrame(rows, kind).coalesce(1), url, "upsert", **named)
+        found = {row["id"]: row["v"] for row in table.read().to_pylist()}
+        assert found == {"a": 1, "b": 4}
+        if index:
+            rows = [("a", "US", -0.0, 5), ("b", "US", 0.0, 6)]
+            write_frame(spark.createDataFrame(rows, kind), url, "upsert", **named)
+            found = {row["id"]: row["v"] for row in table.read().to_pylist()}
+            assert found == {"a": 1, "b": 6}

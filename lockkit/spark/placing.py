@@ -16,6 +16,7 @@ from lockkit.clock import Clock
 from lockkit.spark.frame import GROUP, KEY, TASKS_MAX, WriteJob, put_group, stats_by_group
 from lockkit.spark.place import TableAddress
 from lockkit.spark.query import slice_rows, spark_schema
+from lockkit.spark.rows import java_order
 from lockkit.table.format.base_file import Slice, record_keys
 from lockkit.table.format.base_file_reading import base_file_batches
 from lockkit.table.format.data_files import open_data_file
@@ -121,7 +122,7 @@ def _one_of_each_key(rows: DataFrame, config: TableConfig) -> DataFrame:
     """Of rows with one key, whose partitions may differ, the greatest, or the last of equals."""
     from pyspark.sql import functions as f
 
-    order = [config.precombine] if config.precombine else []
+    order = [java_order(rows[config.precombine])] if config.precombine else []
     row = f.struct(*[f.col(f"`{name}`") for name in rows.columns])
     numbered = rows.withColumn(ORDER, f.monotonically_increasing_id())
     latest = numbered.groupBy(KEY).agg(f.max_by(row, f.struct(*order, ORDER)).alias(ROW))
@@ -149,8 +150,7 @@ def _ranked(found: DataFrame, config: TableConfig) -> DataFrame:
 
     beats = f.lit(False)
     if config.precombine is not None:
-        new, old = found[config.precombine], found[BEST]
-        beats = said((old > new) | (old.isNotNull() & new.isNull()))
+        beats = java_order(found[BEST]) > java_order(found[config.precombine])
     here = said(found[STORED_PATH] == found[PATH])
     away = said(found[LIVE] & (found[STORED_PATH] != found[PATH]))
     found = found.withColumn(HERE, here).withColumn(AWAY, away).withColumn(BEATS, away & beats)

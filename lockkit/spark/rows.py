@@ -21,7 +21,7 @@ from lockkit.table.read.bucket_groups import buckets_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 (DROPS,) = NAMES["drop_duplicates"]
 ORDER, ROW, FOUND = "_lockkit_order", "_lockkit_row", "_lockkit_found"
@@ -147,12 +147,19 @@ def without_known_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> 
     return frame.join(keys.hint("merge"), _on_key(frame, keys, job.target.config), "left_anti")
 
 
+def java_order(column: Column) -> Column:
+    """Orders as Java and Hudi do, where -0.0 is less than 0.0; to Spark they are equal."""
+    from pyspark.sql import functions as f
+
+    return f.struct(column.alias("value"), (column.cast("string") != "-0.0").alias("not_below_0"))
+
+
 def latest_of_each_key(frame: DataFrame, config: TableConfig) -> DataFrame:
     """One row for each key: that with the greatest precombine value, or the last of equals."""
     from pyspark.sql import functions as f
 
     by = [_key(config).alias(KEY), *_parts(frame, config)]
-    order = [config.precombine] if config.precombine else []
+    order = [java_order(frame[config.precombine])] if config.precombine else []
     row = f.struct(*[f.col(f"`{name}`") for name in frame.columns])
     numbered = frame.withColumn(ORDER, f.monotonically_increasing_id())
     latest = numbered.groupBy(*by).agg(f.max_by(row, f.struct(*order, ORDER)).alias(ROW))
