@@ -115,7 +115,9 @@ def test_adopt_changes_nothing_if_another_obstacle_would_remain(
         assert any(reason in each for each in said["obstacles"]), said["obstacles"]
     assert {PARTITIONS: ""} in [each["changes"] for each in said["fixes"]]
     assert main(["table", "adopt", f"file://{folder}"]) == 1
-    assert "nothing was changed: something else is in the way" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "nothing was changed: something else is in the way" in shown
+    assert "hoodie.write.table.version=9" in shown and "table.version=6" not in shown
 
 
 @pytest.mark.parametrize(

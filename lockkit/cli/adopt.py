@@ -93,10 +93,13 @@ def _lines(url: str, found: Adoption) -> list[str]:
         done = "changed" if found.changed else "can be changed"
         lines += [f"  {done}: {plain(fix.what, limit=200)}", f"    {fix.means}"]
         lines += [f"    not now: {plain(fix.blocked, limit=400)}"] if fix.blocked else []
-    lines += [f"  {plain(each, limit=200)}" for each in found.changed]
+    lines += ["  in hoodie.properties:"] if found.changed else []
+    lines += [f"    {plain(each, limit=200)}" for each in found.changed]
     if not found.changed and found.fixes:
         why = "something else is in the way" if found.obstacles else "leave --dry-run out to do it"
         lines += [f"  nothing was changed: {why}"]
+    if found.remaining:  # an option for its writers now may contradict what is to be done first
+        return lines
     lines += ["  options of Hudi's writers beside lockkit:"]
     options = writer_options(found.then, url)
     return [*lines, *(f"    {key}={plain(value, limit=100)}" for key, value in options.items())]

@@ -154,7 +154,7 @@ def adopt(
     changed = [f"{key}={value}" for key, value in sorted(found.changes.items())]
     for each in changed:
         yield Note("note", {"text": f"{PROPERTIES_KEY}: {each}"})
-    return Adoption(found.keys, found.fixes, (), True, (*changed, f"before: {kept}"))
+    return Adoption(found.keys, found.fixes, (), True, (*changed, f"as it was: {kept}"))
 
 
 def writer_options(keys: Mapping[str, str], url: str) -> dict[str, str]:
