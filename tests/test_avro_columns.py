@@ -6,14 +6,10 @@ import datetime as dt
 import decimal
 import io
 import json
-import re
 import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
-from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import fastavro
@@ -162,12 +158,8 @@ def committed(*rows: dict[str, Any]) -> Block:
     return Block(AVRO, header, content)
 
 
-def by_numpy(put: Block, walk: int = 1) -> list[str] | None:
-    """`walk`: from every so many records on, the lengths are followed at one time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(avro_flat, "WALK", walk)
-        names = ["text", "missing", "commit", *FLAT_SCHEMA.names]
-        found = avro_flat.by_numpy(put, names)
+def by_numpy(put: Block) -> list[str] | None:
+    found = avro_flat.by_numpy(put, ["text", "missing", "commit", *FLAT_SCHEMA.names])
     return None if found is None else [repr(sorted(row.items())) for row in found.to_pylist()]
 
 
@@ -183,10 +175,10 @@ SLOW_ROWS = settings(max_examples=settings.default.max_examples // 2)
 
 
 @SLOW_ROWS
-@given(st.lists(FLAT, min_size=1) | ALIKE, st.sampled_from([1, 2, 64]))
-def test_numpy_decodes_rows_as_fastavro_does(rows: list[dict[str, Any]], walk: int) -> None:
+@given(st.lists(FLAT, min_size=1) | ALIKE)
+def test_numpy_decodes_rows_as_fastavro_does(rows: list[dict[str, Any]]) -> None:
     put = committed(*rows)
-    assert by_numpy(put, walk) == by_fastavro(put)
+    assert by_numpy(put) == by_fastavro(put)
 
 
 @given(st.lists(FLAT, min_size=1, max_size=4) | ALIKE, st.data())
@@ -227,97 +219,52 @@ def test_another_number_of_records_than_a_flat_block_has_is_damage(count: int, w
         by_numpy(Block(AVRO, header, said))
 
 
-class Counted:
-    """A pattern that notes from where it searches, and where it finds."""
-
-    def __init__(self, pattern: re.Pattern[bytes], searched: list[tuple[int, int]]) -> None:
-        self.pattern, self.searched = pattern, searched
-
-    def search(self, content: Any, pos: int) -> re.Match[bytes] | None:
-        found = self.pattern.search(content, pos)
-        self.searched.append((pos, found.start() if found else len(content)))
-        return found
-
-
-@pytest.fixture
-def searched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    fake = SimpleNamespace(
-        compile=lambda pattern: Counted(re.compile(pattern), found), escape=re.escape
-    )
-    monkeypatch.setattr(avro_flat, "re", fake)
-    return found
-
-
 EMPTY = dict.fromkeys(FLAT_SCHEMA.names)
 
 
-def of_two_months(rows: list[Any], months: list[bytes]) -> Block:
-    put = committed(*rows)
-    first, *others = bytes(put.content).split(b"20260101000000001")
-    both = (month + other for month, other in zip(months, others, strict=True))
-    return Block(AVRO, put.header, memoryview(first + b"".join(both)))
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """For how many records their lengths were followed, which takes long."""
+    counts, real = list[int](), avro_flat._one_by_one
+    monkeypatch.setattr(
+        avro_flat, "_one_by_one", lambda *args: (counts.append(args[1]), real(*args))[1]
+    )
+    return counts
 
 
 OLDER, NEWER = b"20251201000000001", b"20260101000000001"
+LIKE_A_RECORD = '\x02"2026'
 
 
-@pytest.mark.parametrize("months", [
-    [NEWER] * 41, [OLDER] + [NEWER] * 40, [OLDER] * 20 + [NEWER] * 21,
-], ids=["one month", "first of another month", "half of another month"])  # fmt: skip
-@pytest.mark.parametrize("text", [10, 10_000])
-def test_no_byte_of_a_block_is_searched_twice(
-    months: list[bytes], text: int, searched: list[tuple[int, int]]
+@pytest.mark.parametrize(("instants", "text", "slow"), [
+    ([NEWER] * 40, "", False),
+    ([OLDER] * 20 + [NEWER] * 20, "", False),
+    ([NEWER] * 40, LIKE_A_RECORD, False),
+    ([OLDER] * 20 + [NEWER] * 20, LIKE_A_RECORD * 100, False),
+    ([NEWER] * 40, f"\0\0\0\x06{LIKE_A_RECORD}" * 2, True),
+    ([b"19700101000000001"] + [NEWER] * 39, "", True),
+], ids=["one", "two months", "like one", "many like one", "like two", "two centuries"])  # fmt: skip
+def test_records_are_found_by_what_they_begin_with(
+    instants: list[bytes], text: str, slow: bool, one_by_one: list[int]
 ) -> None:
-    rows = [*[EMPTY] * 20, {**EMPTY, "text": "x" * text}, *[EMPTY] * 20]
-    mixed = of_two_months(rows, months)
+    put = committed(*[{**EMPTY, "text": text}] * 40)
+    first, *others = bytes(put.content).split(NEWER)
+    parts = (instant + other for instant, other in zip(instants, others, strict=True))
+    mixed = Block(AVRO, put.header, memoryview(first + b"".join(parts)))
     assert by_numpy(mixed) == by_fastavro(mixed)
-    assert 1 <= len(searched) <= len(rows)
-    assert all(end < begin for (_, end), (begin, _) in pairwise(searched))
-    searched.clear()
-    assert by_numpy(mixed, walk=10) == by_fastavro(mixed)
-    assert 1 <= len(searched) <= len(rows) // 10 + 1
+    assert one_by_one == [40] * slow
 
 
 @pytest.mark.parametrize("count", [-1, 10**5, (1 << 31) - 1])
 def test_nothing_is_searched_for_more_records_than_a_block_can_have(
-    count: int, searched: list[tuple[int, int]]
+    count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delattr(avro_flat, "_alike")
     put = committed(*[EMPTY] * 40)
     body = bytes(put.content)
     said = Block(AVRO, put.header, body[:4] + struct.pack(">i", count) + body[8:])
     with pytest.raises(ValueError, match=f"it has {count} records"):
         by_numpy(said)
-    assert not searched
-
-
-def test_no_more_places_are_kept_than_a_block_says_that_it_has_records() -> None:
-    """One walk over many records does not make room for as many in each other walk."""
-    import numpy as np
-
-    records = 3900
-    mixed = of_two_months([EMPTY] * records, [NEWER] * 3000 + [OLDER] * 900)
-    kept: list[int] = []
-
-    def counted(real: Any, each: Any, *args: Any) -> Any:
-        kept.append(sum(map(len, each)))
-        return real(each, *args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("stack", "concatenate"):
-            patch.setattr(np, name, partial(counted, getattr(np, name)))
-        begins = avro_flat._met(mixed.content, records)
-    assert begins is not None and len(begins) == sum(kept) == records
-
-
-def test_a_walk_over_too_many_records_is_given_up_and_the_rows_are_right(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    mixed = of_two_months([EMPTY] * 40, [NEWER] * 20 + [OLDER] * 20)
-    assert avro_flat._met(mixed.content, 40) is not None
-    monkeypatch.setattr(avro_flat, "WALKS_MAX", 8)
-    assert avro_flat._met(mixed.content, 40) is None
-    assert by_numpy(mixed) == by_fastavro(mixed)
 
 
 @pytest.mark.parametrize("said", [0, 1], ids=["records and none said", "none and one said"])
@@ -383,7 +330,7 @@ def test_a_text_that_begins_as_records_do_is_not_taken_for_one(rows: list[dict[s
 
 
 def test_a_text_that_seems_a_record_and_leads_past_a_true_one_is_not_taken_for_one() -> None:
-    """The walks find as many records as there are, and one of them is none."""
+    """As many records are found as there are, and one of them is none."""
     filler, like = b"x" * 300, b"\x02\x2220260101000000001"
     put = committed({**EMPTY, "bytes": filler + b"\0\0\0\0" + like}, EMPTY, EMPTY)
     body = bytes(put.content)

@@ -121,6 +121,12 @@ def test_a_block_of_an_instant_that_is_not_completed_is_not_seen() -> None:
     assert seen(data(T1, ("a", 1, 1)) + data(T2, ("a", 2, 2)), visible=(T1, T3)) == {"a": 1}
 
 
+def test_a_block_of_no_instant_is_damage_not_an_unfinished_writers() -> None:
+    flipped = "\x72" + T2[1:]  # the 2 of the century, with one bit more
+    with pytest.raises(DamagedFile, match="which it cannot have"):
+        seen(data(T1, ("a", 1, 1)) + data(flipped, ("a", 2, 2)))
+
+
 def test_a_rollback_command_block_cancels_the_blocks_before_it() -> None:
     command = block(COMMAND, b"", h0=T3, h1=T2, h3="0")
     logs = data(T1, ("a", 1, 1)), data(T2, ("a", 2, 2)), command

@@ -1,14 +1,13 @@
 """The rows of an Avro block in columns, by numpy, if no field is nested: in loops over all rows.
 
-A record's length stands before it. So the records are found from many places of the block at one
-time, and each begins where the one before it ends. polars is not asked about a damaged block: it
-prints a panic before Python hears of it.
+A record's length stands before it. A commit's records begin with the same bytes, its instant, so
+they are found at once, and each must begin where the one before it ends. polars is not asked about
+a damaged block: it prints a panic before Python hears of it.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,11 +17,6 @@ from lockkit.table.format.log_blocks import SCHEMA, Block
 if TYPE_CHECKING:
     import pyarrow as pa
 
-WALK = 64
-"""Records between two places from which the lengths are followed at one time."""
-WALKS_MAX = 16 * WALK
-ALIKE_BYTES = 8
-"""The records of a block begin with these same bytes: the month of their commits' instants."""
 FIRST = 8
 """A block begins with its version and the number of records."""
 TEXTS = ("string", "bytes")
@@ -58,7 +52,7 @@ def by_numpy(block: Block, names: Sequence[str]) -> pa.Table | None:
         return None
     if not 0 < count <= (len(data) - FIRST) // 4:
         raise ValueError(f"says that it has {count} records, which do not fit into it")
-    begins = _met(block.content, count)
+    begins = _alike(block.content, count)
     if begins is None:
         begins = _one_by_one(block.content, count)
     found, place = {}, Place(begins, 4)
@@ -95,35 +89,26 @@ def _kind(kind: Any) -> tuple[str, int | None, Any] | None:
     return (kind, null, known[kind]) if not logical and str(kind) in known else None
 
 
-def _met(content: Any, count: int) -> Any:
-    """Where the length of each record stands; None if the walks do not meet each other.
+def _alike(content: Any, count: int) -> Any:
+    """Where the length of each record stands; None if not all begin as the first one does.
 
-    No byte is searched twice, and no more places are kept than the block has records.
+    Bytes within a record may be like these too: no other record begins where that one would end.
     """
     import numpy as np
 
-    size = len(content)
-    step = WALK * size // count + 1
-    alike = re.compile(re.escape(bytes(content[FIRST + 4 : FIRST + 4 + ALIKE_BYTES])))
-    starts = [FIRST]
-    while (pos := starts[-1] + step + 4) < size and (there := alike.search(content, pos)):
-        starts.append(there.start() - 4)
-    lengths = np.ndarray(size - 3, ">u4", content, 0, (1,))  # one from each byte on
-    at, ends, walks, found = np.array(starts), np.array([*starts[1:], size]), list[Any](), 0
-    while len(at):
-        found += len(at)
-        if len(walks) == WALKS_MAX or found > count:
-            return None
-        walks.append(at)
-        at = at + lengths[np.minimum(at, size - 4)] + np.int64(4)
-        on = at < ends
-        if not on.all():
-            if (at > ends).any():
-                return None
-            at, ends = at[on], ends[on]
-    if found != count:
+    size, first = len(content), FIRST + 4
+    if size < first + 4:
         return None
-    return np.sort(np.concatenate(walks), kind="stable")  # each walk rises: they are only merged
+    words = [np.frombuffer(content, "<u4", (size - at) // 4, at) for at in range(first, first + 4)]
+    found = [4 * np.flatnonzero(each == words[0][0]) + n for n, each in enumerate(words)]
+    begins = np.sort(np.concatenate(found), kind="stable") + FIRST
+    lengths = np.ndarray(size - 3, ">u4", content, 0, (1,))  # one from each byte on
+    ends = begins + 4 + lengths[begins]
+    if len(begins) > count:
+        some = np.isin(ends, np.append(begins, size))
+        begins, ends = begins[some], ends[some]
+    right = len(begins) == count and (ends == np.append(begins[1:], size)).all()
+    return begins if right else None
 
 
 def _one_by_one(content: Any, count: int) -> Any:

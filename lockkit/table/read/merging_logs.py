@@ -153,7 +153,7 @@ def visible_blocks(logs: Mapping[str, memoryview], of: LogSlice) -> list[Block]:
                 found = [each for each in found if each.instant != block.header.get(TARGET)]
             elif block.instant in of.completed:
                 found.append(block)
-            elif not block.instant or of.is_of_one_instant(name):
+            elif not block.instant.isdigit() or of.is_of_one_instant(name):
                 why = f"has a block of the instant {block.instant[:20]!r}, which it cannot have"
                 raise DamagedFile(name, why)
     for block in [each for each in found if each.header.get(JOINED)]:
@@ -239,7 +239,7 @@ def log_entries(of: LogSlice, logs: Mapping[str, memoryview], columns: LogColumn
         LookupError, TypeError, ValueError, OSError, NotImplementedError, EOFError, struct.error
     ) as error:  # fmt: skip
         assert block is not None
-        why = f"has a {KINDS[block.kind]} block of {block.instant} that cannot be read"
+        why = f"has one {KINDS[block.kind]} block of {block.instant} that cannot be read"
         why += f" ({type(error).__name__} {str(error)[:160]})"
         raise DamagedFile(of.logs[0], why) from None
 
