@@ -1,8 +1,8 @@
 """Stored values of a column whose type became a wider one, as Hudi and hudi-rs read them.
 
 A float becomes the double of its text, and a whole number the nearest one with a point. A number
-with a point becomes the text that Java gives since 19; before, a few have one digit more than they
-need (1.17549435E-38). The same holds inside structs, lists and maps.
+with a point becomes the text that Java gives since 19, as in hudi-rs; before, many from 1e7 on have
+one digit more than they need, and so other doubles. The same holds inside structs, lists and maps.
 """
 
 from __future__ import annotations
