@@ -443,6 +443,20 @@ def test_a_refused_write_whose_answer_was_lost_is_never_called_applied() -> None
     assert "applied" not in arrow["detail"] + str(marks)
 
 
+def test_a_409_that_means_a_write_beside_it_is_the_answer_to_the_request_itself() -> None:
+    key = "t/.hoodie/.locks/table_lock.json"
+    drawn = scene(story_of([
+        event(1_000, "W1", "ask", request=1, op="renew", key=key, attempt="a/1"),
+        event(1_010, "store", "request", client="W1", method="put", key=key, condition="if-match",
+              status=409, answer="throttled", applied=False, before="", version="", attempt="a/1",
+              began_ms=1_009),
+        event(1_020, "W1", "answer", request=1, op="renew", outcome="Throttled", version="",
+              why="ConditionalRequestConflict"),
+    ]))  # fmt: skip
+    assert [each["label"] for each in drawn["arrows"]] == ["renew: 409"]
+    assert [each for each in drawn["bars"] if each["kind"] == "call"] == []
+
+
 def test_a_read_of_ones_own_write_is_no_retry_of_it() -> None:
     """Its record has the attempt that the read found."""
     drawn = whole(recorded("bad/own_retry_read_as_defeat"))

@@ -327,7 +327,8 @@ class HistoryModel:
         fits = [one for one in made
                 if one.decision == outcome and (one.decided_ms or 0.0) <= each.at_ms]  # fmt: skip
         exchange = [*made[-1:], *fits][-1]
-        if outcome == "throttled" and exchange.decision in (APPLIED, "precondition_failed"):
+        proven = exchange.applied or exchange.status == 412
+        if outcome == "throttled" and proven and not exchange.fault.endswith(SILENCING):
             exchange = self._refused_on_its_way(call, exchange)
         if exchange is not made[-1]:  # it is not the answer to a refused copy
             made[-1].outcome = made[-1].outcome or "unknown"
