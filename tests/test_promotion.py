@@ -22,7 +22,7 @@ from test_log_files import block
 from lockkit.table import UnsupportedTable
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.log_blocks import AVRO, Block, blocks
-from lockkit.table.format.promotion import promoted
+from lockkit.table.format.promotion import is_promoted, promoted
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.read.log_entries import LogColumns, merged_entries
 from lockkit.table.read.reader import Scan, scan_slice
@@ -71,6 +71,16 @@ def test_a_base_file_is_read_in_the_columns_later_type(
     assert pa.Table.from_batches(batches)["v"].to_pylist() == [None, found, found]
     part = pa.array([None, value, None, value], stored).slice(1, 2)
     assert promoted(part, kind, "v").to_pylist() == [found, None]
+
+
+def test_a_type_that_differs_in_names_of_items_or_in_nulls_alone_is_left_to_arrow() -> None:
+    """So that a filter still skips row groups: Spark's files have such types."""
+    stored = pa.list_(pa.field("element", I64, nullable=False))
+    assert not is_promoted(stored, pa.list_(I64)) and is_promoted(stored, pa.list_(F64))
+    stored = pa.map_(TEXT, pa.field("value", pa.struct([("q", F32)]), nullable=False))
+    assert not is_promoted(stored, pa.map_(TEXT, pa.struct([("q", F32)])))
+    assert is_promoted(stored, pa.map_(TEXT, pa.struct([("q", F64)])))
+    assert is_promoted(pa.struct([("q", I64)]), pa.struct([("r", I64)]))
 
 
 def test_a_number_becomes_the_text_that_java_gives() -> None:

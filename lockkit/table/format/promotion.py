@@ -22,6 +22,10 @@ def is_promoted(stored: pa.DataType, kind: pa.DataType) -> bool:
     """Whether Arrow's own cast may give other values than Hudi reads."""
     import pyarrow.types as is_
 
+    if stored.id == kind.id and (count := kind.num_fields) and stored.num_fields == count:
+        inner = zip(map(stored.field, range(count)), map(kind.field, range(count)), strict=True)
+        renamed = is_.is_struct(kind) and stored.names != kind.names
+        return renamed or any(is_promoted(one.type, two.type) for one, two in inner)
     alike = (is_.is_integer, is_.is_timestamp)
     return stored != kind and not any(test(stored) and test(kind) for test in alike)
 
