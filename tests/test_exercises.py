@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -409,6 +413,62 @@ def place_by_memory(key: str, sizes: list[int]) -> int:
 
 def bucket_that_remembers_in_another_function(key: str, sizes: list[int]) -> int:
     return place_by_memory(key, sizes)
+
+
+class Store(Memory):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own: dict[str, int] = {}
+
+
+STORE, COUNTED = Store(), 0
+
+
+def bucket_that_remembers_in_a_base_class(key: str, sizes: list[int]) -> int:
+    return Store.by_key.setdefault(str(key), sizes.index(min(sizes)))
+
+
+def bucket_that_remembers_in_an_instance(key: str, sizes: list[int]) -> int:
+    return STORE.own.setdefault(str(key), sizes.index(min(sizes)))
+
+
+def bucket_that_counts(key: str, sizes: list[int]) -> int:
+    global COUNTED
+    COUNTED += 1
+    return (COUNTED - 1 + hash(key)) % len(sizes)
+
+
+@lru_cache
+def smallest(key: str, *sizes: int) -> int:
+    return hash(key) % len(sizes)
+
+
+def bucket_that_remembers_in_a_cache(key: str, sizes: list[int]) -> int:
+    return smallest(key, *sizes)
+
+
+class ByName(Enum):
+    CRC = "crc"
+
+
+@dataclass(frozen=True)
+class Crc:
+    kind: ByName = ByName.CRC
+
+    def of(self, key: str) -> int:
+        return zlib.crc32(key.encode())
+
+
+class Named(Crc):
+    def of(self, key: str) -> int:
+        return super().of(key)
+
+
+def test_a_right_answer_may_use_classes_of_its_own() -> None:
+    def bucket(key: str, sizes: list[int]) -> int:
+        return Named(ByName("crc")).of(key) % len(sizes)
+
+    assert judge(bucket).solved
 
 
 def two_holders_never(history: list[Any]) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator
-from copy import deepcopy
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import wraps
 from hashlib import sha256
 from inspect import isgenerator, unwrap
 from math import inf
-from types import CellType, FunctionType
+from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 from lockkit.errors import Unanswered
@@ -68,10 +70,14 @@ class Trial:
 
     def of_process(self, name: str) -> Trial:
         """The function with nothing remembered and a `hash` of its own, as in a new process."""
-        function = unwrap(self.function)
-        copied = _ProcessNames(function.__globals__, name).copy_of(function)
-        copied.__name__ = self.function.__name__
-        return replace(self, function=copied)
+        function: Any = unwrap(self.function)
+
+        @wraps(self.function)
+        def alone(*args: Any) -> Any:
+            with _new_process(function, name):
+                return function(*args)
+
+        return replace(self, function=alone)
 
     def put(self, key: str, body: bytes) -> None:
         """Put an object into the store before the world begins."""
@@ -83,35 +89,48 @@ class Trial:
         self.world.record(node.name, "note", {"text": text})
 
 
-class _ProcessNames(dict[str, Any]):
-    """The global names of a new process: each is copied from the reader's when it is first used."""
+@contextmanager
+def _new_process(function: FunctionType, name: str) -> Iterator[None]:
+    """While it lasts `hash` is its own; at its end, what the function remembers is undone."""
+    names, found = function.__globals__, dict[int, Any]()
+    _reach(function, names, found)
+    kept = [(each, copy(each)) for each in found.values() if isinstance(each, list | set | dict)]
+    before = {each: value for each, value in names.items() if id(value) in found or each == "hash"}
+    own = lambda value: int(sha256(f"{name} {value}".encode()).hexdigest(), 16)  # noqa: E731
+    names.setdefault("hash", own)
+    try:
+        yield
+    finally:
+        del names["hash"]
+        names.update(before)
+        for each, content in kept:
+            each.clear()
+            (each.extend if isinstance(each, list) else each.update)(content)
+        for each in found.values():
+            getattr(each, "cache_clear", bool)()
 
-    def __init__(self, names: dict[str, Any], process: str) -> None:
-        self.names = names
-        self["hash"] = lambda value: int(sha256(f"{process} {value}".encode()).hexdigest(), 16)
 
-    def __missing__(self, name: str) -> Any:
-        self[name] = self.copy_of(self.names[name])
-        return self[name]
-
-    def copy_of(self, value: Any) -> Any:
-        match value:
-            case FunctionType() if value.__globals__ is self.names:
-                cells = [CellType(self.copy_of(each.cell_contents))
-                         for each in value.__closure__ or ()]  # fmt: skip
-                copied = FunctionType(value.__code__, self, value.__name__,
-                                      deepcopy(value.__defaults__), tuple(cells))  # fmt: skip
-                copied.__kwdefaults__ = deepcopy(value.__kwdefaults__)
-                copied.__dict__ |= deepcopy(value.__dict__)
-                return copied
-            case type() if value.__module__ == self.names.get("__name__"):
-                own = {name: self.copy_of(each) for name, each in vars(value).items()
-                       if name not in ("__dict__", "__weakref__")}  # fmt: skip
-                return type(value)(value.__name__, value.__bases__, own)
-            case list() | set() | dict():
-                return deepcopy(value)
-            case _:
-                return value
+def _reach(value: Any, names: dict[str, Any], found: dict[int, Any]) -> None:
+    """Find all in which a function may remember something."""
+    if id(value) in found:
+        return
+    found[id(value)], parts = value, list[Any]()
+    match value:
+        case FunctionType() if value.__globals__ is names:
+            parts = [value.__code__, value.__defaults__, value.__kwdefaults__, value.__dict__]
+            parts += [each.cell_contents for each in value.__closure__ or ()]
+        case CodeType():
+            parts = [*map(names.get, value.co_names), *value.co_consts]
+        case type() if value.__module__ == names.get("__name__"):
+            parts = [*vars(value).values(), *value.__bases__]
+        case list() | set() | tuple() | dict():
+            parts = [*(value.values() if isinstance(value, dict) else value)]
+        case _ if type(value).__module__ in (names.get("__name__"), "types"):
+            parts = [getattr(value, "__dict__", None)]
+        case _:  # of a cached function, a static one, a class's
+            parts = [getattr(value, "__wrapped__", None)]
+    for each in parts:
+        _reach(each, names, found)
 
 
 def for_sure(attempt: Callable[[], Procedure[T]]) -> Procedure[T]:
