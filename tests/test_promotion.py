@@ -19,7 +19,7 @@ import pytest
 from test_avro_columns import KEY, WHY, avro_block
 from test_log_files import block
 
-from lockkit.table import UnsupportedTable
+from lockkit.table import Table, UnsupportedTable
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.log_blocks import AVRO, Block, blocks
 from lockkit.table.format.promotion import is_promoted, promoted
@@ -111,6 +111,31 @@ def test_a_change_that_hudis_readers_read_differently_is_refused_by_the_columns_
     with pytest.raises(UnsupportedTable, match=r"column 'price\.net' became "):
         promoted(pa.array([{"net": each} for each in column.to_pylist()],
                           pa.struct([("net", stored)])), pa.struct([("net", kind)]), "price")
+
+
+@pytest.mark.parametrize(("stored", "now", "value", "next_one"), [
+    (F32, F64, 0.1, 0.1), (F64, TEXT, 1e10, "1.0E10"), (I64, F64, BIG, 2.0**53),
+])  # fmt: skip
+@pytest.mark.parametrize("index", [None, "GLOBAL_SIMPLE"])
+def test_an_equal_value_of_an_ordering_column_that_became_wider_wins(
+    stored: pa.DataType, now: pa.DataType, value: Any, next_one: Any, index: str | None,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """The stored value is compared as it is read."""
+    def row(v: int, region: str) -> pa.Table:
+        at = pa.array([next_one], now)
+        return pa.table({"id": ["a"], "region": [region], "at": at, "v": [v]})
+
+    options = {"hoodie.index.type": index} if index else {}
+    with Table.create(f"file://{tmp_path}/t", record_key="id", partition_by="region",
+                      precombine="at", options=options) as table:  # fmt: skip
+        table.upsert(row(1, "EU"))
+        (base,) = tmp_path.glob("t/*EU*/*.parquet")
+        rows = pq.read_table(base, partitioning=None)
+        at = rows.column_names.index("at")
+        pq.write_table(rows.set_column(at, "at", pa.array([value], stored)), base)
+        table.upsert(row(2, "US" if index else "EU"))
+        assert table.read(columns=["id", "v"]).to_pylist() == [{"id": "a", "v": 2}]
 
 
 def _typed(kind: Any, *values: Any) -> Block:

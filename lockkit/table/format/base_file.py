@@ -134,12 +134,9 @@ class BaseFileWriter:
         """Add rows of the previous slice, read by `rows_to_copy`: only the file name changes."""
         import pyarrow as pa
 
-        for name in {*rows.column_names} & {*self.columns.names}:
-            if (kind := self.columns.field(name).type) != rows[name].type:
-                from lockkit.table.format.promotion import promoted  # rarely needed
+        from lockkit.table.format.promotion import as_later
 
-                at = rows.column_names.index(name)
-                rows = rows.set_column(at, name, promoted(rows[name], kind, name))
+        rows = as_later(rows, self.columns)
         kept = {COMMIT_TIME: _few(), COMMIT_SEQNO: pa.string(), RECORD_KEY: pa.string()}
         self._hold(conform(rows, pa.schema([*pa.schema(kept), *self.columns])))
 

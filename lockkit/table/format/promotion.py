@@ -30,6 +30,15 @@ def is_promoted(stored: pa.DataType, kind: pa.DataType) -> bool:
     return stored != kind and not any(test(stored) and test(kind) for test in alike)
 
 
+def as_later(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Stored rows, with the columns promoted that have a later type in `schema`."""
+    for name in {*rows.column_names} & {*schema.names}:
+        if is_promoted(rows[name].type, kind := schema.field(name).type):
+            column = promoted(rows[name], kind, name)
+            rows = rows.set_column(rows.column_names.index(name), name, column)
+    return rows
+
+
 def promoted(column: Any, kind: pa.DataType, name: str) -> Any:
     """An array or a chunked array of the column `name`, in that column's later type.
 

@@ -16,6 +16,7 @@ from lockkit.table.errors import RefusedOption
 from lockkit.table.format.base_file import Slice, plain, record_keys
 from lockkit.table.format.base_file_reading import base_file_batches
 from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.promotion import as_later
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.property_keys import INDEX
 from lockkit.table.format.row_partitions import partition_numbers
@@ -106,5 +107,6 @@ def _stored(merge: GroupMerge, of: Slice) -> pa.Table:
     if len(names) == 1 or target.schema is None:
         return found.select([RECORD_KEY])
     assert best is not None
+    found = as_later(found, target.schema)
     only = conform(found.select([best]), target.schema.empty_table().select([best]).schema)
     return pa.table({RECORD_KEY: found[RECORD_KEY], best: only[best]})

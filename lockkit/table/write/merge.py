@@ -91,6 +91,8 @@ def merge(
     """
     import pyarrow.compute as pc
 
+    from lockkit.table.format.promotion import as_later
+
     hits: list[Any] = []
     beaten: list[Any] = []
     replaced: list[pa.Table] = []
@@ -103,7 +105,7 @@ def merge(
         only = draft.columns.empty_table().select([best]).schema
         newer = conform(changes.rows.select([best]), only)[best]
     deleted = 0
-    for rows in old:
+    for rows in (as_later(each, draft.columns) for each in old):
         if changes.gone is not None:
             gone = pc.is_in(rows[RECORD_KEY], value_set=changes.gone)
             deleted += pc.sum(gone).as_py() or 0
