@@ -255,6 +255,18 @@ def test_records_are_found_by_what_they_begin_with(
     assert one_by_one == [40] * slow
 
 
+def test_what_looks_like_records_in_a_value_is_none() -> None:
+    """The second record begins otherwise, and in its text are as many as the block has."""
+    like = LIKE_A_RECORD.encode()
+    put = committed(EMPTY, {**EMPTY, "text": f"\0\0\0\x06{LIKE_A_RECORD}\0\0\0\0{LIKE_A_RECORD}"})
+    body = bytes(put.content)
+    at, second = body.rindex(like), body.rindex(NEWER)
+    body = body[: at - 1] + bytes([len(body) - at]) + body[at:]
+    body = body[:second] + b"19700101000000001" + body[second + len(NEWER) :]
+    forged = Block(AVRO, put.header, body)
+    assert by_numpy(forged) == by_fastavro(forged)
+
+
 @pytest.mark.parametrize("count", [-1, 10**5, (1 << 31) - 1])
 def test_nothing_is_searched_for_more_records_than_a_block_can_have(
     count: int, monkeypatch: pytest.MonkeyPatch

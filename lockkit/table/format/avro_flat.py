@@ -107,8 +107,8 @@ def _alike(content: Any, count: int) -> Any:
     if len(begins) > count:
         some = np.isin(ends, np.append(begins, size))
         begins, ends = begins[some], ends[some]
-    right = len(begins) == count and (ends == np.append(begins[1:], size)).all()
-    return begins if right else None
+    right = len(begins) == count and (begins == np.append(FIRST, ends[:-1])).all()
+    return begins if right and ends[-1] == size else None
 
 
 def _one_by_one(content: Any, count: int) -> Any:
