@@ -112,7 +112,7 @@ def pytest_collection_finish() -> None:
     into looking for what it does not.
     """
     gc.freeze()
-    gc.set_threshold(50_000, 20, 1000)
+    gc.set_threshold(20_000, 10, 10)
     gc.enable()
 
 
