@@ -443,6 +443,16 @@ def test_a_refused_write_whose_answer_was_lost_is_never_called_applied() -> None
     assert "applied" not in arrow["detail"] + str(marks)
 
 
+def test_a_late_copy_of_an_earlier_call_is_not_of_the_next_one_with_the_same_attempt() -> None:
+    drawn = run_scene(play(SeedMoment.of("group:4005")), "group")
+    (later,) = (each for each in drawn["arrows"]
+                if each["lane"] == "W2" and each["t"][0] == 17731.7192)  # fmt: skip
+    assert (later["look"], later["t"][1]) == ("refused", 17731.7242)
+    (copy,) = (each for each in drawn["arrows"]
+               if each["lane"] == "W2" and each["t"][1] == 17731.7212)  # fmt: skip
+    assert copy["label"] == "the SDK's own retry: 412: arrived late"
+
+
 def test_a_409_that_means_a_write_beside_it_is_the_answer_to_the_request_itself() -> None:
     key = "t/.hoodie/.locks/table_lock.json"
     drawn = scene(story_of([
@@ -531,6 +541,8 @@ def test_a_copy_of_an_answered_write_is_refused_and_nobody_hears_it() -> None:
      ("the SDK's own retry: 429", "throttled")),
     ("lease/claim_unknown ours:24365", "W3", ("commit 5: answer lost", "lost"),
      ("the SDK's own retry: 412, its own write was first", "refused")),
+    ("lease:4217", "W2", ("release: answer lost", "lost"),
+     ("the SDK's own retry: 429", "throttled")),
     ("lease:1021", "W2", ("release: answer lost", "lost"),
      ("the SDK's own retry: 429", "throttled")),  # the gateway's answer
 ])  # fmt: skip

@@ -289,8 +289,8 @@ class HistoryModel:
         if exchange.op == "release":  # from here on it does not count on the lock
             self._end_belief(each, "released")
         self._open[each.who, each["request"]] = exchange
-        self._calls[exchange.call] = exchange
-        if len(self._calls) > PENDING_MAX:
+        self._calls[exchange.call] = self._calls[key, each.who, each.at_ms] = exchange
+        while len(self._calls) > 2 * PENDING_MAX:
             del self._calls[next(iter(self._calls))]
         for known in [one for one in self._unclaimed if one.call == exchange.call]:
             if self._sent_again(known):
@@ -445,7 +445,8 @@ class HistoryModel:
         The client made one call and received one answer: that of the last request. The answer of
         the request before was lost, unless it was an error, because of which the SDK tried again.
         """
-        call = self._calls.get(exchange.call)
+        own = (exchange.key, exchange.who, exchange.began_ms)  # of a simulated run
+        call = self._calls.get(own) or self._calls.get(exchange.call)
         began_ms = exchange.began_ms or 0.0
         if call is None or call.decided_ms is None or exchange.who not in ("", call.who):
             return False
@@ -511,6 +512,8 @@ class HistoryModel:
         ]  # fmt: skip
         sent = [one for one in fits if each.at_ms >= (one.sent_ms or 0.0)]
         exact = [one for one in fits if one.sent_ms == exchange.began_ms]  # of a simulated run
+        if (exchange.key, exchange.who, exchange.began_ms) in self._calls and not exact:
+            return None  # a copy of an earlier call
         for one in exact[:1] or (sent[:1] if exchange.reads else sent[-1:]) or fits[:1]:
             waiting.remove(one)
             return one
