@@ -445,8 +445,8 @@ class HistoryModel:
         The client made one call and received one answer: that of the last request. The answer of
         the request before was lost, unless it was an error, because of which the SDK tried again.
         """
-        own = (exchange.key, exchange.who, exchange.began_ms)  # of a simulated run
-        call = self._calls.get(own) or self._calls.get(exchange.call)
+        began = (exchange.key, exchange.who, exchange.began_ms)  # of a simulated run
+        call = self._calls.get(began) or self._calls.get(exchange.call)
         began_ms = exchange.began_ms or 0.0
         if call is None or call.decided_ms is None or exchange.who not in ("", call.who):
             return False
