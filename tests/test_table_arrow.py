@@ -308,3 +308,17 @@ def test_a_contradictory_read_is_refused(how: dict[str, Any], why: str) -> None:
         table.append(pa.table({"id": ["a"]}))
         with pytest.raises(TableError, match=why):
             table.read(**how)
+
+
+@pytest.mark.parametrize("stored", [(0.0, -0.0), (0.0, 0.0), (-1.0, 0.0, -0.0)])
+def test_a_list_that_names_zero_means_both_zeros_as_equality_does(
+    tmp_path: Path, stored: tuple[float, ...]
+) -> None:
+    with Table.create(f"file://{tmp_path}/t", record_key="id") as table:
+        table.append(pa.table({"id": [f"k{at}" for at in range(len(stored))], "f": stored}))
+        for zero in (0.0, -0.0):
+            for filters in ([("f", "=", zero)], [("f", "in", [zero])]):
+                found = table.read(filters=filters)["f"].to_pylist()
+                assert found == [each for each in stored if each == 0.0]
+            others = table.read(filters=[("f", "not in", [zero])])["f"].to_pylist()
+            assert others == [each for each in stored if each != 0.0]

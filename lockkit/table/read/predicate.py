@@ -58,6 +58,7 @@ def expression(filters: Sequence[Filter], schema: pa.Schema) -> pc.Expression | 
 def _one(given: Filter, schema: pa.Schema) -> pc.Expression:
     import pyarrow as pa
     import pyarrow.compute as pc
+    import pyarrow.types as is_
 
     name, operator, value = given
     if name not in schema.names:
@@ -95,6 +96,8 @@ def _one(given: Filter, schema: pa.Schema) -> pc.Expression:
                 )  # fmt: skip
             known = [read_as(each).as_py() for each in value if each is not None]
             among = field.isin(pa.array(known, kind))  # a null in there would match null rows
+            if 0.0 in known and is_.is_floating(kind):  # Arrow's `isin` tells the two zeros apart
+                among |= field == pa.scalar(0.0, kind)
             return among if word == "in" else field.is_valid() & ~among
     why = "is refused: the operators are =, !=, <, <=, >, >=, in, not in"
     raise RefusedOption(f"filter {name} {operator[:20]!r}", why)

@@ -104,9 +104,9 @@ def _with_commits(world: SimWorld) -> list[Event]:
         if history and sent_ms >= history[0].at_ms:
             asks.append(Event(sent_ms, who, "ask", data))
         if answer is not None:
-            heard = {"outcome": type(answer).__name__, "version": "",
+            received = {"outcome": type(answer).__name__, "version": "",
                      "why": getattr(answer, "why", "")}  # fmt: skip
-            answers.append(Event(at_ms, who, "answer", data | heard))
+            answers.append(Event(at_ms, who, "answer", data | received))
     return sorted([*answers, *history, *asks], key=lambda each: each.at_ms)
 
 

@@ -13,16 +13,14 @@ from typing import Any, Protocol
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError, Unanswered
-from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Unique, WallMs, run
-from lockkit.runtime.proven import all_of, listing, read
+from lockkit.runtime.proven import all_of
 from lockkit.sinks import Emit
 from lockkit.stores import Store
 from lockkit.table.errors import BrokenFence, CommitUnknown, ModeSwitched, NoTable, TableChanged
 from lockkit.table.format.layout import NO_COMMIT, parse_commit
 from lockkit.table.format.properties import recheck_config
-from lockkit.table.format.taken_back import refuse_taken_back
-from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, parse_timeline
+from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.covered import pending_commits
@@ -42,7 +40,6 @@ from lockkit.table.occ.group.client import (
     TURNS_MAX,
     GroupClient,
     GroupWrite,
-    completed_key,
     decision_in,
     named,
 )
@@ -310,14 +307,9 @@ def _entry_of(client: GroupClient, instant: str, kind: str) -> Procedure[GroupDe
         if found is not None or kind != COMMIT:
             return found
         client.knows(*(yield from read_group_fence()))
-    # It has left the window, so it is published.
-    now = parse_timeline((yield from listing(client.names.folder + instant)), client.names)
-    gone = GroupDecision(0, 0, COMMIT, instant, now.completion.get(instant),
-                         action=now.completed.get(instant, COMMIT))  # fmt: skip
-    key = completed_key(gone)
-    if isinstance(left := (yield from read(key, limit=None)), Found):
-        refuse_taken_back(instant, key, left)
-    return gone
+    # It has left the window, so it is published, and may be archived by now.
+    completion = yield from completion_of(client.names, instant)
+    return GroupDecision(0, 0, COMMIT, instant, completion or None)
 
 
 def see_published(
