@@ -105,7 +105,7 @@ def _with_commits(world: SimWorld) -> list[Event]:
             asks.append(Event(sent_ms, who, "ask", data))
         if answer is not None:
             received = {"outcome": type(answer).__name__, "version": "",
-                     "why": getattr(answer, "why", "")}  # fmt: skip
+                        "why": getattr(answer, "why", "")}  # fmt: skip
             answers.append(Event(at_ms, who, "answer", data | received))
     return sorted([*answers, *history, *asks], key=lambda each: each.at_ms)
 
