@@ -25,6 +25,7 @@ from lockkit.lab.widgets import PatternStepper, Rerun
 from lockkit.lab.widgets.links import link as seed_link
 from lockkit.lab.widgets.links import stage_fragment, stage_link
 from lockkit.lab.widgets.seeds.moments import SeedMoment, play, scenarios
+from lockkit.lab.widgets.seeds.objects import with_commits
 from lockkit.lab.widgets.stage.fork import at
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +62,7 @@ def test_the_menus_name_every_scenario_and_what_can_be_switched_off() -> None:
 def test_a_moment_is_played_as_everywhere_else(moment: str) -> None:
     found, outcome = result("simulate", moment=moment), play(SeedMoment.of(moment))
     assert (found["step"], found["trace"]) == (outcome.steps, outcome.trace_hash)
-    assert found["replay"]["scene"]["events"] == len(outcome.run.world.history())
+    assert found["replay"]["scene"]["events"] == len(with_commits(outcome.run.world))
     wrong = outcome.violation
     assert found["replay"]["status"]["verdict"] == ("INVALID" if wrong else "VALID")
     assert result("simulate", moment=f"#{found['link']}") == found

@@ -68,14 +68,14 @@ def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
         return _Objects(world, scenario, violation).paint()
     events = world.history()
     if not violation:
-        return whole(_with_commits(world))
+        return whole(with_commits(world))
     leases = list(_leases(events, violation))
     ends = [each["until_ms"] for each in leases if each["until_ms"] > world.time.now_ms]
     by_checker, judged = violation.startswith(CHECKER), check(events).evidence
     proofs = [*leases, *_last_writes(events, violation)]
     if by_checker or not proofs:  # else it may have found another thing first
         proofs += judged
-    scene = whole(_with_commits(world), evidence=proofs, now_ms=min(ends, default=None))
+    scene = whole(with_commits(world), evidence=proofs, now_ms=min(ends, default=None))
     last = [each.client for each in world.memory_store.truth[-1:]
             if each.at_ms == world.time.now_ms]  # fmt: skip
     going = last[0] if last else world.going.name if world.going else ""
@@ -86,7 +86,7 @@ def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
     return harmed(scene, violation, at_ms, going)
 
 
-def _with_commits(world: SimWorld) -> list[Event]:
+def with_commits(world: SimWorld) -> list[Event]:
     """The history, also with what each client sent to the table and heard: no client records it."""
     history = world.history()
     going = [HeardAnswer(inf, each.node.name, each.request, each.at_ms, None)
