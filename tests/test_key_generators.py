@@ -49,8 +49,8 @@ def hudis(folder: Path, *, version: int = 9, **properties: str | None) -> Table:
                       urlencode=False):  # fmt: skip
         pass
     file = folder / ".hoodie/hoodie.properties"
-    keys = parse_properties(file.read_bytes())
-    keys |= {key: value for key, value in properties.items() if value is not None}
+    changed = {key: value for key, value in properties.items() if value is not None}
+    keys = parse_properties(file.read_bytes()) | changed
     gone = [key for key, value in properties.items() if value is None]
     file.write_bytes(format_properties({k: v for k, v in keys.items() if k not in gone}))
     return Table(url)

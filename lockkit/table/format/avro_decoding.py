@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import zlib
+from functools import lru_cache
 from typing import Any
 
 from lockkit.table.format.avro import MAGIC, SYNC_BYTES
@@ -29,10 +30,8 @@ def decode(body: bytes, *names: str) -> dict[str, Any]:
     if len(body) > BODY_BYTES_MAX:
         raise ValueError(f"{len(body)} bytes")
     try:
-        schema, payload = _open(body)
-        if schema.get("name") not in names:
-            raise ValueError(f"it holds a {str(schema.get('name'))[:60]!r}")
-        _judge(schema, set(), 0)
+        described, payload = _open(body)
+        schema = _schema(described, names)
         rest = io.BytesIO(payload)
         record = fastavro.schemaless_reader(rest, schema, None)
         if rest.tell() != len(payload) or not isinstance(record, dict):
@@ -46,8 +45,22 @@ def decode(body: bytes, *names: str) -> dict[str, Any]:
     return record
 
 
-def _open(body: bytes) -> tuple[dict[str, Any], bytes]:
-    """The schema and the one block of a container."""
+@lru_cache(maxsize=16)
+def _schema(described: bytes, names: tuple[str, ...]) -> Any:
+    """A schema that was judged: those of a timeline's thousand files are mostly one."""
+    import fastavro
+
+    schema = json.loads(described)
+    if not isinstance(schema, dict):
+        raise ValueError("its schema is not a record")
+    if schema.get("name") not in names:
+        raise ValueError(f"it holds a {str(schema.get('name'))[:60]!r}")
+    _judge(schema, set(), 0)
+    return fastavro.parse_schema(schema)
+
+
+def _open(body: bytes) -> tuple[bytes, bytes]:
+    """The schema's text and the one block of a container."""
     rest = io.BytesIO(body)
     if rest.read(len(MAGIC)) != MAGIC:
         raise ValueError("wrong magic" if body else "empty")
@@ -69,10 +82,7 @@ def _open(body: bytes) -> tuple[dict[str, Any], bytes]:
     payload = _inflate(codec, _read_bytes(rest))
     if rest.read() != sync or len(sync) != SYNC_BYTES:
         raise ValueError("it does not end behind its first record")
-    schema = json.loads(described)
-    if not isinstance(schema, dict):
-        raise ValueError("its schema is not a record")
-    return schema, payload
+    return described, payload
 
 
 def _inflate(codec: bytes, block: bytes) -> bytes:

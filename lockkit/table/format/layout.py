@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from types import MappingProxyType
@@ -29,7 +30,7 @@ COMPACT = "COMPACT"
 """The operation of a compaction."""
 NO_COMMIT = "null"
 """Hudi's value of `prevCommit` for a file group without an earlier slice."""
-METADATA_BYTES_MAX = 64_000_000
+METADATA_BYTES_MAX, KNOWN_BYTES_MAX = 64_000_000, 16_384
 EXTRA_BYTES_MAX = 100_000
 """The limit for a caller's data in a commit, such as the checkpoint of its source."""
 PARTITION_FILE = ".hoodie_partition_metadata"
@@ -260,6 +261,12 @@ def _to_hudi(stat: WriteStat) -> dict[str, Any]:
 
 def parse_commit(instant: str, key: str, body: bytes, stat: Any = None) -> CommitFiles:
     """Parse a commit's file; a `TableError` names the file if it makes no sense."""
+    known = stat is None and len(body) <= KNOWN_BYTES_MAX
+    return (_parse_commit if known else _parse_commit.__wrapped__)(instant, key, body, stat)
+
+
+@lru_cache(maxsize=256)
+def _parse_commit(instant: str, key: str, body: bytes, stat: Any) -> CommitFiles:
     try:
         fields = _fields(body)
         stats = tuple(
@@ -308,11 +315,9 @@ def _fields(body: bytes) -> dict[str, Any]:
 
 
 def _listed(value: object) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
+    if not isinstance(value, list | None):
         raise TypeError(f"a list was expected, not {type(value).__name__}")
-    return value
+    return value or []
 
 
 def _from_hudi(partition: str, fields: Mapping[str, Any]) -> WriteStat:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
 
 from lockkit.table.errors import DamagedFile
 
@@ -78,7 +80,8 @@ def _escape(text: str) -> str:
     return "".join(chr(u) if 0x20 <= u < 0x7F else f"\\u{u:04x}" for u in pairs)
 
 
-def parse_properties(body: bytes) -> dict[str, str]:
+@lru_cache(maxsize=8)
+def parse_properties(body: bytes) -> MappingProxyType[str, str]:
     """The keys of a properties file. Other content gives keys that are never used."""
     if len(body) > PROPERTIES_BYTES_MAX:
         raise DamagedFile(
@@ -90,10 +93,9 @@ def parse_properties(body: bytes) -> dict[str, str]:
         line = line.lstrip(" \t\f")
         if not line or line[0] in "#!":
             continue
-        match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line)
-        if match:
+        if match := re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line):
             keys[_unescape(match[1])] = _unescape(match[2])
-    return keys
+    return MappingProxyType(keys)
 
 
 def _unescape(text: str) -> str:

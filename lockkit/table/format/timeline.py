@@ -213,9 +213,10 @@ def parse_timeline(entries: Iterable[ListEntry], names: TimelineNames) -> Timeli
     rollbacks: dict[str, bool] = {}
     first: dict[tuple[str, str], Version | None] = {}
     foreign: list[str] = []
+    folder = names.folder
     for entry in entries:
-        name = entry.key.removeprefix(names.folder)
-        parsed = _parse_name(name, names)
+        name = entry.key.removeprefix(folder)
+        parsed = _parse_name(name, names.layout)
         if parsed is None:
             foreign.append(name)
             continue
@@ -251,12 +252,13 @@ def parse_timeline(entries: Iterable[ListEntry], names: TimelineNames) -> Timeli
     )
 
 
-def _parse_name(name: str, names: TimelineNames) -> tuple[str, str | None, str, str] | None:
+@lru_cache(maxsize=8_192)
+def _parse_name(name: str, layout: int) -> tuple[str, str | None, str, str] | None:
     match = _NAME.fullmatch(name)
     if match is None or match[3] not in _STATES:
         return None
     instant, done, (action, state) = match[1], match[2], _STATES[match[3]]
-    if (done is not None) != (names.layout == 2 and state == "completed"):
+    if (done is not None) != (layout == 2 and state == "completed"):
         return None
     try:
         instant_ms(instant)

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, TypeGuard
 
 from lockkit.protocol.outcome import Found, Missing, NotModified, Version
@@ -205,6 +206,7 @@ def parse_fence(body: bytes) -> Fence:
     return fence
 
 
+@lru_cache(maxsize=8)
 def parse_whatever_epoch(body: bytes) -> Fence:
     """The same for a repair: accepts an epoch beyond any count of grants."""
     if len(body) > FENCE_BYTES_MAX:

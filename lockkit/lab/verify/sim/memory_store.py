@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from lockkit.lab.verify.sim.clock import START_MS, Time
@@ -26,6 +28,7 @@ from lockkit.stores import ListEntry
 Sent = Get | Put | List | Delete
 FLOORED_MS = 1000
 """HTTP dates are floored to a second."""
+_KEY = attrgetter("key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,11 @@ class SimStore:
     judges: dict[str, Callable[[Put, StoredObject | None], bool]] = field(default_factory=dict)
     """Objects that judge a write by themselves, instead of by its condition."""
     _count: int = 0
+    _listed: list[ListEntry] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        for each in self.objects.items():
+            self._show(*each)
 
     def decide(self, client: str, request: Sent, began_ms: float, *, judged: bool = False) -> Any:
         """Carry out one request now. `judged`: its condition was found true in an earlier move."""
@@ -144,6 +152,7 @@ class SimStore:
         elif judged or not self.profile.conditions or self.admits(request):
             after = StoredObject(body, self._version(body), now_ms)
             self.objects[key] = after
+            self._show(key, after)
             answer = Applied(after.version)
         else:
             answer = PreconditionFailed()
@@ -158,13 +167,20 @@ class SimStore:
             self._record(client, request, PreconditionFailed(), before, before, began_ms)
             return PreconditionFailed()
         self.objects.pop(key, None)
+        self._show(key, None)
         self._record(client, request, Applied(""), before, None, began_ms)
         return Applied("")
 
+    def _show(self, key: str, now: StoredObject | None) -> None:
+        """From now on listings show this state of the object."""
+        shown = [] if now is None else [ListEntry(key, len(now.body), now.version)]
+        first = bisect_left(self._listed, key, key=_KEY)
+        self._listed[first : bisect_right(self._listed, key, key=_KEY)] = shown
+
     def _list(self, prefix: str, after: str) -> list[ListEntry]:
-        listed = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
-        found = [(key, self.objects[key]) for key in listed]
-        return [ListEntry(key, len(now.body), now.version) for key, now in found]
+        first = bisect_left(self._listed, prefix, key=_KEY)
+        first = max(first, bisect_right(self._listed, after, key=_KEY))
+        return self._listed[first : bisect_left(self._listed, prefix + chr(0x10FFFF), key=_KEY)]
 
     def _version(self, body: bytes) -> str:
         if self.profile.content_versions:

@@ -81,18 +81,6 @@ class Task:
     result: Any = None
     """What it returned, or the exception that ended it."""
 
-    def can_move(self, now_ms: float) -> bool:
-        """Whether it can move: a request reaches the store, but a stalled node gets no answer."""
-        phase = self.phase
-        if phase is TaskPhase.ASLEEP:  # most are
-            woken = self.at_ms <= now_ms or (self.request is not None and self.request.is_set())
-            return woken and not self.node.stalled
-        if phase is TaskPhase.SENT or phase is TaskPhase.JUDGED:
-            return True
-        if phase is TaskPhase.ANSWERED:
-            return not self.node.stalled
-        return phase is TaskPhase.UNTIL and self.request.ready() and not self.node.stalled
-
     @property
     def ended(self) -> bool:
         return self.phase is TaskPhase.ENDED

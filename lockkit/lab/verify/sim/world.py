@@ -204,20 +204,24 @@ class SimWorld:
         return task.result
 
     def _ready(self) -> list[Mover]:
-        now_ms = self.time.now_ms
+        """Who can move: a request reaches the store, but a stalled node gets no answer."""
+        now_ms, asleep, joined = self.time.now_ms, TaskPhase.ASLEEP, TaskPhase.JOINED
+        sent, judged, until = TaskPhase.SENT, TaskPhase.JUDGED, TaskPhase.UNTIL
         ready: list[Mover] = []
-        timers = any(node.stalled for node in self.nodes)
+        timers = True in [node.stalled for node in self.nodes]
         for task in self.tasks:
-            if task.can_move(now_ms):
+            phase = task.phase
+            if phase is asleep:  # most are
+                if task.at_ms > now_ms and (task.request is None or not task.request.is_set()):
+                    timers = True
+                    continue
+            elif phase is joined or (phase is until and not task.request.ready()):
+                continue
+            if phase is sent or phase is judged or not task.node.stalled:
                 ready.append(task)
-            elif not timers and task.phase in (TaskPhase.ANSWERED, TaskPhase.ASLEEP):
-                timers = True
-        for late in self.flying:
-            if late.at_ms <= now_ms:
-                ready.append(late)
-            else:
-                timers = True
-        if timers and ready:
+        landing = [each for each in self.flying if each.at_ms <= now_ms]
+        ready += landing
+        if ready and (timers or len(landing) < len(self.flying)):
             ready.append(self.passing)
         return ready
 
@@ -274,7 +278,10 @@ class SimWorld:
         chance = fault_profile.writes if type(request) in (Put, Delete) else fault_profile.reads
         if chance and task.phase is TaskPhase.SENT and self.dice.random() < chance:
             of_request(self, task, request)
-        elif task.phase is TaskPhase.SENT and self._judges_first(request):
+        elif (  # a store that is not atomic checks the condition now, and writes in a later move
+            task.phase is TaskPhase.SENT and not self.profile.atomic
+            and isinstance(request, Put) and self.memory_store.admits(request)
+        ):  # fmt: skip
             task.phase = TaskPhase.JUDGED
             self.trace.append(f"{task.name} judged")
             return
@@ -301,14 +308,6 @@ class SimWorld:
         task.answer = joined([first, rest], snapshots=True)
         task.phase = TaskPhase.ANSWERED
         return True
-
-    def _judges_first(self, request: Any) -> bool:
-        """Whether this store checks the condition now and writes in a later move."""
-        return (
-            not self.profile.atomic
-            and isinstance(request, Put)
-            and self.memory_store.admits(request)
-        )
 
     def fly(self, task: Task, request: Put | Delete, at_ms: float) -> None:
         """Apply a write at that time, or later."""

@@ -73,6 +73,7 @@ _FIELDS: Mapping[type[Any], tuple[tuple[str, str], ...]] = {
 }  # fmt: skip
 
 
+@lru_cache(maxsize=8)
 def parse_group_fence(body: bytes) -> GroupFence:
     """The fence; `BrokenFence` or `NewerFence` if nothing may be decided under it."""
     found = (_by_decision(body) or _object(body)) if len(body) <= FENCE_BYTES_MAX else None
