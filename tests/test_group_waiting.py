@@ -10,13 +10,22 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
+from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.lab.course.together import ANOTHER, Combining, Writing, batches, figure, rates
 from lockkit.lab.widgets.lanes import Lanes
-from lockkit.protocol.outcome import Applied, Found, Missing, NotModified, PreconditionFailed
-from lockkit.runtime import Get, List, Parallel, Procedure, Put, Sleep, Unique, WallMs
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    IfAbsent,
+    Missing,
+    NotModified,
+    PreconditionFailed,
+)
+from lockkit.runtime import Get, List, Parallel, Procedure, Put, Sleep, Unique, WallMs, run
+from lockkit.stores import open_store
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig
-from lockkit.table.format.timeline import LANES, V9, instant_ms, instant_of
+from lockkit.table.format.timeline import LANES, V9, instant_ms, instant_of, load_timeline
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
 from lockkit.table.occ.group.ahead import spread_ms
 from lockkit.table.occ.group.client import (
@@ -52,7 +61,13 @@ from lockkit.table.occ.group.offer import (
 from lockkit.table.occ.group.outcomes import is_published, make_room, publish_round
 from lockkit.table.occ.group.publish import _raise_format, see_published
 from lockkit.table.occ.group.view import GroupView
-from lockkit.table.occ.transaction import TableCache, take
+from lockkit.table.occ.transaction import (
+    LEAD_MAX_MS,
+    TableCache,
+    TakenInstant,
+    overtaking,
+    take,
+)
 
 BODY = b"inflight"
 
@@ -258,6 +273,17 @@ def test_a_writer_whose_instant_is_taken_tries_one_that_is_not_behind_its_clock(
 
     taken, _ = carried_out(take(known), answer)
     assert instant_ms(taken.instant) >= wall_ms - 60, "later ones may be completed already"
+
+
+def test_an_instant_under_way_far_ahead_of_the_clock_does_not_pull_the_next_one_after_it() -> None:
+    """It may be a dead writer's, whose clock was wrong."""
+    store, clock = open_store("memory://far-ahead"), Clock()
+    near, far = T(LEAD_MAX_MS - 1), T(LEAD_MAX_MS)
+    for each in (near, far):
+        store.put(V9.requested(each, COMMIT), b"another's", IfAbsent())
+    known = TableCache(TableConfig(name="t", record_key="id", mode=FENCED, commit=GROUP), "v")
+    mine = TakenInstant(T(0), "mine", "clustering", known, b"", "")
+    assert overtaking(mine, run(load_timeline(V9), store, clock)) == [near]
 
 
 def test_a_client_that_never_gets_to_raise_the_fences_format_gives_up() -> None:

@@ -38,7 +38,7 @@ from lockkit.table.write.groups import OwnFiles
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
 
-CUT_OFF_MS, HELD_MS, OVERTAKEN_WAITS_MAX = 20_000, 600_000, 40
+CUT_OFF_MS, HELD_MS, OVERTAKEN_WAITS_MAX, FILES_S = 20_000, 600_000, 40, 0.1
 GOOD_GRANT = "a grant is good for a commit"
 EXPECTED = (TableError, LockLost, LockBusy, CommitUnknown, NoAnswer)
 """How a writer's procedure may end, besides well."""
@@ -81,9 +81,7 @@ class SimHost:
         world = self.table.world
         commits = self.table.ledger.commits
         self.late = None
-        self.interruption = (
-            Interruption.drawn(world, self.session.node, commits) if hit else None
-        )
+        self.interruption = Interruption.drawn(world, self.session.node, commits) if hit else None
 
     def land(self) -> None:
         """Apply a late decision now, right after its sender was refused."""
@@ -145,6 +143,8 @@ class SimHost:
         self, prepared: Prepared, strategy: ConflictStrategy, first: First | None = None
     ) -> Procedure[Committed]:
         """Publish; without a lock, like a process that is the only writer by its options."""
+        if self.table.steady and not self.table.meets:  # to make the files takes a while
+            yield Sleep(self.table.world.dice.random() * FILES_S)
         if self.table.config.commit == GROUP:
             if first is not None:
                 yield from self.run(first(StateChange(EpochGuard(0))))
