@@ -102,8 +102,24 @@ def test_parallel_requests_have_all_ended_when_one_raises() -> None:
     assert ended == ["b", "b"]
 
 
+def test_of_parallel_procedures_only_those_with_requests_run_in_threads() -> None:
+    """A snapshot of group commit reads dozens of commits whose content its fence repeats."""
+
+    def ran_in(key: str = "") -> Procedure[int]:
+        if key:
+            yield Put(key, b"", IfAbsent())
+        return threading.get_ident()
+
+    def together() -> Procedure[Any]:
+        return (yield Parallel((ran_in(), ran_in("a"), ran_in(), ran_in("b"))))
+
+    *here, other = run(together(), open_store(f"memory://publish-{next(NAMES)}"), CLOCK)
+    assert set(here) == {threading.get_ident()} != {other}
+
+
 def test_ctrl_c_leaves_no_parallel_request_in_flight() -> None:
-    """Neither where it meets the one that runs here, nor where the others are waited for."""
+    """Neither where it meets the one that runs here, nor where the others are waited for, nor
+    before the first request."""
     put, many, here = count(), 20_000, threading.main_thread().ident
     assert here is not None
 
@@ -123,11 +139,16 @@ def test_ctrl_c_leaves_no_parallel_request_in_flight() -> None:
     def nothing() -> Procedure[None]:
         yield Put("d", b"", IfAbsent())
 
+    def early() -> Procedure[None]:
+        signal.raise_signal(signal.SIGINT)
+        yield from many_puts()
+
     def together(*procedures: Procedure[None]) -> Procedure[Any]:
         return (yield Parallel(procedures))
 
     before = set(threading.enumerate())
-    for each in ((interrupted(), many_puts()), (nothing(), interrupts())):
+    ways = (interrupted(), many_puts()), (nothing(), interrupts()), (many_puts(), early())
+    for each in ways:
         with pytest.raises(KeyboardInterrupt):
             run(together(*each), open_store(f"memory://publish-{next(NAMES)}"), CLOCK)
         assert set(threading.enumerate()) <= before

@@ -126,9 +126,9 @@ class SiblingInterrupted(BaseException):
 
 def run(
     procedure: Procedure[T], store: Store, clock: Clock, emit: Emit = silent,
-    stop: threading.Event | None = None,
+    stop: threading.Event | None = None, first: Request | None = None,
 ) -> T:  # fmt: skip
-    """Carry out each request as it is yielded; return what the procedure returns.
+    """Carry out each request as it is yielded (`first` already was); return its result.
 
     A `StoreError` is thrown into the procedure at the request that caused it. Raises
     `SiblingInterrupted` before the next request once `stop` is set. `within` bounds pauses as well
@@ -136,7 +136,7 @@ def run(
     """
     answer: Any = None
     try:
-        request = procedure.send(None)
+        request = first or procedure.send(None)
         while True:
             if stop is not None and stop.is_set():
                 raise SiblingInterrupted
@@ -236,7 +236,7 @@ def perform(
             from lockkit.runtime.parallel import at_once  # a lock does nothing in parallel
 
             end = stop or threading.Event()
-            return at_once(procedures, lambda each: run(each, store, clock, emit, end), end)
+            return at_once(procedures, lambda *at: run(at[0], store, clock, emit, end, at[1]), end)
         case Exclusive():
             raise AssertionError("the runner of a lock client's procedures must hold its turn")
         case _:

@@ -5,38 +5,45 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from lockkit.stores.within import left_s, within
 
-T = TypeVar("T")
-
 
 def at_once(
-    procedures: Sequence[T], run: Callable[[T], Any], stop: threading.Event
+    procedures: Sequence[Any], run: Callable[[Any, Any], Any], stop: threading.Event
 ) -> tuple[Any, ...]:
     """Run the first one here and each further one in its own thread; all have ended on return.
 
-    `run` ends early once `stop` is set. After Ctrl-C, which only this thread receives, each ends
-    with the request that it has sent.
+    One that ends without a request gets no thread. `run`, given a procedure and its first request,
+    ends early once `stop` is set. After Ctrl-C, which only this thread receives, each ends with the
+    request that it has sent.
     """
     results: list[Any] = [None] * len(procedures)
+    requests: dict[int, Any] = {}
     errors: dict[int, BaseException] = {}
     left = left_s()
 
     def one(place: int) -> None:
         try:
             with within(math.inf if left is None else left):  # threads do not inherit it
-                results[place] = run(procedures[place])
+                if place in requests:
+                    results[place] = run(procedures[place], requests[place])
+                else:
+                    requests[place] = procedures[place].send(None)
+        except StopIteration as done:
+            results[place] = done.value
         except BaseException as error:  # noqa: BLE001 - raised below, in the calling thread
-            errors[place] = error
+            errors[-1 if isinstance(error, KeyboardInterrupt) else place] = error
             if not isinstance(error, Exception):
                 stop.set()
 
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(1, len(procedures))]
-    alone = [0]
+    for place in range(len(procedures)):
+        one(place)
+    alone, others = list(requests)[:1], list(requests)[1:]
+    threads = [threading.Thread(target=one, args=(place,)) for place in others]
     try:
-        for place, thread in enumerate(threads, 1):
+        for place, thread in zip(others, threads, strict=True):
             try:
                 thread.start()
             except RuntimeError:  # no more threads in this process: one after the other
