@@ -297,6 +297,15 @@ def test_a_write_that_lands_after_its_client_gave_up_is_drawn_as_late() -> None:
     assert facts(drawn) == [("W1", "release: landed late", "late", 0, 2_000, 600)]
 
 
+def test_a_client_that_only_deletes_the_lock_object_has_a_lane() -> None:
+    drawn = picture([event(
+        3, STORE, "request", client="H", method="delete", key=LOCK, condition="", status=204,
+        answer="applied", applied=True, before="v", version="", attempt="", began_ms=3,
+    )])  # fmt: skip
+    assert [each["id"] for each in drawn["lanes"]] == ["lock", "H", "table"]
+    assert only(drawn["arrows"], lane="H")["label"] == "delete"
+
+
 def test_a_client_that_records_no_requests_is_drawn_from_the_stores_record() -> None:
     record = [each for each in recorded("good/lost_response_recovered") if each.who == STORE]
     drawn = picture([*record, event(record[-1].at_ms, "W1", "note", text="hello")])

@@ -110,6 +110,7 @@ function say(words, bad = false) {
 
 function clear() {
   byId("pg-picture").hidden = true;
+  delete place.dataset.trace;
   more.replaceChildren();
   say("");
 }

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from browser.world import ROOT, SOON_MS, Server, elsewhere, shot
+from lockkit.lab.widgets.links import seed_fragment
 from lockkit.lab.widgets.seeds.moments import SeedMoment, play
 
 pytestmark = [
@@ -224,6 +225,15 @@ def test_a_link_opens_the_moment_that_is_played_everywhere(
     assert page.url.endswith(link)
     expected = play(SeedMoment.of("lease/fence off:18@100")).trace_hash
     assert page.get_attribute("#playground", "data-trace") == expected
+    for moment in ("group/any order:85790@200", "striped:7@130", "wal/epoch_read_back:69124@192"):
+        page.evaluate("link => { location.hash = link; }", seed_fragment(moment))
+        expected = play(SeedMoment.of(moment)).trace_hash
+        page.wait_for_selector(f"#playground[data-trace='{expected}']", timeout=LOADED_MS)
+    page.evaluate("location.hash = 'scenario=group-archive&seed=1'")
+    said(page, "needs pyarrow")
+    assert page.get_attribute("#playground", "data-trace") is None, "of the picture before"
+    page.evaluate("link => { location.hash = link; }", link)
+    page.wait_for_selector("#playground[data-trace]", timeout=LOADED_MS)
     page.get_by_role("button", name="Find a seed that goes wrong").click()
     page.wait_for_function(IDLE, timeout=LOADED_MS)
     assert page.url.endswith("seed=18&rule=fence%20off&step=116")

@@ -371,6 +371,8 @@ class HistoryModel:
     def _decided(self, each: Event) -> None:
         self._owned(each)
         exchange = self._record(each)
+        if exchange.place == "lock" and not exchange.reads:
+            self._seat(exchange.who)
         exchange.applied = bool(each["applied"])
         question = self._match(each, exchange)
         if question is not None:
