@@ -109,6 +109,7 @@ test("a label without room says less, and what it says is still true", () => {
   assert.equal(told("committed, epoch 12", 10), "epoch 12");
   assert.equal(told("committed, epoch 12", 4), "e12");
   assert.equal(told("acquire: 412", 8), "412");
+  assert.equal(told("write, epoch 2", 10), "write");
   assert.equal(told("the SDK's own retry: answer 412 lost", 23), "retry: answer 412 lost");
   assert.equal(told("stale commit accepted", 14), "stale commit");
   assert.equal(told("acquire", 5), "acq.");

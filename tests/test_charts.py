@@ -122,7 +122,7 @@ def test_a_page_gets_every_trace_with_the_figure_and_the_points_again_once_it_ha
     assert len(figure._widget_data) == len(figure.data) and list(figure.data[0].x)
     sent: list[Any] = []
     figure.observe(lambda change: sent.append(change["new"]), "_py2js_update")
-    charts.lanes._handle_custom_msg({"type": "plotted"}, [])
+    charts.children[0].children[0]._handle_custom_msg({}, [])
     points = [each["style_data"]["x"][0] for each in sent if each and "x" in each["style_data"]]
     assert [len(each) for each in points] == [0, len(figure.data[0].x)]
 

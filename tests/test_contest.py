@@ -91,6 +91,8 @@ def test_the_same_moment_is_at_the_same_place_for_both_and_a_kill_is_marked() ->
         ("40", "▶ started again", "▶ started again"),
     ]  # fmt: skip
     later = [*one, event(9400, "W2", "killed", pid=2)]
+    ticks = "<s style='left:0.00%'>0 s</s><s style='left:50.00%'>5 s</s></span>"
+    assert ticks in drawn, "the label at its end would be cut"
     crowded = chart_html([SimpleNamespace(name="a", history=later)])
     assert re.findall(r"killed'>([^<]+)", crowded)[-1] == "✗", "words would be cut at the edge"
     slow = [*one[:3], event(7400, "service", "note", text="started again"), *one[4:]]

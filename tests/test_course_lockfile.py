@@ -38,6 +38,7 @@ def test_a_tombstone_remembers_the_epoch_and_a_deleted_object_does_not() -> None
     assert (str(deleted), deleted.epochs, deleted.verdict.kind) == (REPEATED, (1, 1), "INVALID")
     assert [row[2] for row in deleted.kept.rows].count("deleted") == 2
     assert [row[4] for row in tombstone.kept.rows].count("yes") == 2
+    assert len(tombstone.kept.rows[0][1]) == 4, "as in the picture, and no wider than a page"
 
 
 @pytest.mark.filterwarnings("ignore:.*is not a lock record")

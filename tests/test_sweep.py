@@ -15,6 +15,7 @@ pytest.importorskip("plotly", reason="make test installs plotly")
 
 from lockkit.lab.widgets.seeds.panel import Sweep
 from lockkit.lab.widgets.seeds.rerun import Rerun
+from lockkit.lab.widgets.ui import FitFigures
 
 RATIOS = (0.0, 0.9, 1.5, 3.0)
 
@@ -74,10 +75,16 @@ def sweep() -> Iterator[Sweep]:
 
 def test_the_figure_shows_what_was_found_and_so_does_a_page_without_one(sweep: Sweep) -> None:
     assert repr(sweep) == "nothing was run yet" and sweep.figure is None
-    found = sweep.run()
-    for trace in sweep.figure.data:
+    found, figure = sweep.run(), sweep.view.children[-1]
+    for trace in figure.data:
         assert list(trace.x) == [0.9, 3.0]
         assert list(trace.y) == [each.rate * 100 for each in found.of(trace.name)]
+    seen: list[int] = []
+    figure.observe(lambda _: seen.append(1), "_py2js_update")
+    fits = next(each for each in sweep.view.children if isinstance(each, FitFigures))
+    fits._handle_custom_msg({}, [])
+    assert len(seen) >= 2, "what is sent while the page loads plotly does not arrive"
+    assert list(figure.data[0].x) == [0.9, 3.0]
     table = repr(sweep).splitlines()
     assert table[0].split() == ["stall", "/", "lease", "no", "fence", "fenced"]
     assert table[1].split() == ["0.9", "0", "of", "3", "0", "of", "3"]

@@ -16,6 +16,7 @@ from lockkit.lab.course.lock_testbed import LockTestbed, said
 from lockkit.lab.verify import wrong_rules as wrong
 from lockkit.lab.verify.planting import planted
 from lockkit.lab.verify.wrong_rules import Release
+from lockkit.lab.widgets.models import short
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing
 from lockkit.protocol.record import Record, encode
@@ -27,7 +28,7 @@ GUESSES = (ONE_WON, BOTH_WON)
 RISEN, REPEATED = "W2's epoch is higher than W1's", "W2 has W1's epoch"
 EPOCH_GUESSES = (RISEN, REPEATED)
 TTL_S = 30.0
-HEAD_CHARS, GENERATIONS_MAX = 8, 50
+GENERATIONS_MAX = 50
 BY_HAND = "by hand/1"
 
 
@@ -86,13 +87,13 @@ def _reported(each: Generation) -> tuple[str, ...]:
     match each.record:
         case Record() as record:
             who = masked(record.holder).rpartition("/")[2] or record.owner
-            short = record.attempt if len(record.attempt) < 20 else f"…{record.attempt[-12:]}"
-            row = clipped(who, 20), str(record.epoch), "yes" if record.expired else "no", short
+            attempt = record.attempt if len(record.attempt) < 20 else f"…{record.attempt[-12:]}"
+            row = clipped(who, 20), str(record.epoch), "yes" if record.expired else "no", attempt
         case None:
             row = "deleted", "", "", ""
         case garbled:
             row = garbled.why, "", "", ""
-    return (each.number.version.strip('"')[:HEAD_CHARS], *row)
+    return (short(each.number.version), *row)
 
 
 def version_of(provider: str) -> str:

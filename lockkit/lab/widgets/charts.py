@@ -24,7 +24,7 @@ from lockkit.lab.widgets.numbers import (
     Ribbon,
     numbers,
 )
-from lockkit.lab.widgets.ui import FitFigures, figure_widget
+from lockkit.lab.widgets.ui import FitFigures, figure_widget, refill
 
 HUES = ("#2a8fd0", "#d9660c", "#0f9f78", "#c46aa0", "#8b6cf0", "#a98600")
 INK, RULE, BAD = "#7a828b", "rgba(125,133,142,.28)", "#d8434f"
@@ -58,7 +58,6 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
         self.observe(self._folded, "selected_index")
         lanes.observe(self._scene_changed, "scene")
         lanes.observe(self._chosen, "selected")
-        lanes.on_plotted = self._plotted
 
     def _folded(self, change: Any) -> None:
         global _unfolded
@@ -69,7 +68,7 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
         _unfolded = self
         fresh = self.figure is None
         if fresh:
-            self.children[0].children = [FitFigures()]
+            self.children[0].children = [FitFigures(self._plotted)]
             self.figure = figure_widget(_filled(self.lanes.scene))
             for trace in self.figure.data:
                 trace.on_click(self._clicked)
@@ -107,16 +106,9 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
             self._mark()
 
     def _plotted(self) -> None:
-        """Points that were sent while the page loaded plotly did not arrive: send them again.
-
-        They are sent after none, because plotly sends only what has changed.
-        """
         with self._turn:
             if self.figure is not None:
-                with self.figure.batch_update():
-                    for trace in self.figure.data:
-                        trace.x = trace.y = ()
-                self._draw()
+                refill(self.figure, self._draw)
 
     def _clicked(self, trace: Any, points: Any, _state: Any) -> None:
         if self._open and points.point_inds:

@@ -143,8 +143,6 @@ class View {
       else this.draw();
     });
     this.resized.observe(this.pane);
-    this.plotted = () => model.send({ type: "plotted" });
-    document.addEventListener("plotlywidget-after-render", this.plotted);
     this.status();
     this.draw();
     this.select(this.model.get("selected") || "", false);
@@ -155,7 +153,6 @@ class View {
     this.timers.forEach(clearInterval);
     this.stop();
     this.resized.disconnect();
-    document.removeEventListener("plotlywidget-after-render", this.plotted);
   }
 
   /** The page is open. A kernel that was restarted no longer has the widget. */

@@ -48,7 +48,6 @@ class Lanes(anywidget.AnyWidget):
     ) -> None:  # fmt: skip
         super().__init__(**{"exports": on_export is not None} | traits)
         self._on_beat, self._on_export = on_beat, on_export
-        self.on_plotted: Callable[[], None] | None = None
         self.on_msg(self._on_message)
 
     def _on_message(self, _widget: Any, message: Any, _buffers: Any) -> None:
@@ -63,8 +62,6 @@ class Lanes(anywidget.AnyWidget):
             case {"type": "export"} if self._on_export is not None:
                 page = self._on_export().encode()
                 self.send({"type": "page", "name": PAGE_NAME}, [page])
-            case {"type": "plotted"} if self.on_plotted is not None:
-                self.on_plotted()
 
     def _beat(self) -> None:
         if self._on_beat is not None:

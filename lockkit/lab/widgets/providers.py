@@ -191,7 +191,8 @@ def chart_html(sides: Sequence[Side]) -> str:
         f"<b>{escape(side.name)}</b>{_rows(history, end_ms, place, grid)}"
         for side, history in zip(sides, histories, strict=True)
     )
-    axis = "".join(f"<s style='left:{x:.2f}%'>{s} s</s>" for x, s in ticks)
+    room = 100 - CHAR_PERCENT * len(f"{ticks[-1][1]} s")  # later, a label would be cut
+    axis = "".join(f"<s style='left:{x:.2f}%'>{s} s</s>" for x, s in ticks if x <= room)
     return f"{CHART_STYLE}<div class='lp-chart'>{body}<p><em></em><span>{axis}</span></p></div>"
 
 

@@ -206,8 +206,8 @@ def figure(reads: tuple[Reads, ...]) -> Any:
     ]
     return figure_widget(go.Figure(bars, layout=plot_layout(
         title={"text": "What a 304 saves: p50, whisker to p99", "font": {"size": 14}},
-        barmode="group", height=230,
-        margin={"t": 50, "b": 40}, legend={"orientation": "h", "y": -0.2},
+        barmode="group", height=250,  # a legend whose place depends on the axis meets its labels
+        margin={"t": 50, "b": 70}, legend={"orientation": "h", "yref": "container", "y": 0},
         yaxis={"title": {"text": "ms"}, **AXIS},
     )))  # fmt: skip
 

@@ -213,15 +213,20 @@ class FitFigures(anywidget.AnyWidget):
 
     Until the page has loaded plotly, it says so. Plotly draws a figure 700 pixels wide before it
     is in the page. Later, only an event of the window makes a responsive figure fit.
+
+    :param fill: is called once a figure is drawn: what was sent before did not arrive.
     """
 
     _css = ".lockkit-fits:has(~ .js-plotly-plot) { display: none; }"
     _esm = """
-    export function render({ el }) {
+    export function render({ model, el }) {
       el.classList.add("lockkit-fits", "lk-note");
       el.textContent = "Loading the chart\u2026";
       const watch = new ResizeObserver(() => window.dispatchEvent(new Event("resize")));
-      const drawn = ({ detail }) => watch.observe(detail.element);
+      const drawn = ({ detail }) => {
+        watch.observe(detail.element);
+        model.send({});
+      };
       document.addEventListener("plotlywidget-after-render", drawn);
       for (const each of document.querySelectorAll(".js-plotly-plot")) watch.observe(each);
       return () => {
@@ -230,6 +235,18 @@ class FitFigures(anywidget.AnyWidget):
       };
     }
     """
+
+    def __init__(self, fill: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self.on_msg(lambda *_: fill())
+
+
+def refill(figure: Any, fill: Callable[[], None]) -> None:
+    """Send a figure's points again: after none, because plotly sends only what has changed."""
+    with figure.batch_update():
+        for trace in figure.data:
+            trace.x = trace.y = ()
+    fill()
 
 
 def plot_layout(**more: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from lockkit.lab.widgets.ui import (
     column,
     figure_widget,
     plot_layout,
+    refill,
     row,
 )
 
@@ -96,7 +97,7 @@ class Sweep(Newest):
     def _sweep(self, over: threading.Event) -> None:
         self.found = SweepResult()
         if self.figure is None:
-            self.view.children = (*self.view.children, FitFigures())
+            self.view.children = (*self.view.children, FitFigures(self._drawn))
             self.figure = _figure(self._ways)
             self.view.children = (*self.view.children, self.figure)
         self._draw()
@@ -108,9 +109,16 @@ class Sweep(Newest):
         self._status.say(("" if done else "Stopped. ") + f"{self.found}.")
 
     def _draw(self) -> None:
-        found, done = self.found, len(self.found.points)
+        done = len(self.found.points)
         self._progress.value = done
         self._status.say(f"{done} of {self._progress.max} points, {self._runs} runs each …")
+        self._fill()
+
+    def _drawn(self) -> None:
+        refill(self.figure, self._fill)
+
+    def _fill(self) -> None:
+        found = self.found
         with self.figure.batch_update():
             for trace, way in zip(self.figure.data, self._ways, strict=True):
                 points = found.of(way)
