@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -48,12 +50,14 @@ def test_distinct_keys_are_found_where_arrow_finds_them(
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 36])
 def test_thousands_of_keys_of_one_length_are_found(size: int) -> None:
     every = [f"{n:0{size}d}" for n in range(0, 10 ** min(size, 4), 3)]
-    assert_as_arrow(list(every), [f"{n:0{size}d}" for n in range(10 ** min(size, 4))])
+    sought = [f"{n:0{size}d}" for n in range(10 ** min(size, 4))]
+    assert_as_arrow(list(every), list(sought))
+    assert KeyIndex(strings([*every]))._by_words(strings([*sought])), "Arrow has to do the work"
 
 
 @pytest.mark.parametrize("head", ["", "k", "orders-2026-"])
 def test_keys_that_differ_at_their_end_alone_are_found_beside_others(
-    head: str, monkeypatch: pytest.MonkeyPatch
+    head: str,
 ) -> None:
     index = [f"{head}{n:08d}" for n in range(0, 3000, 3)]
     sought = [f"{head}{n:08d}" for n in range(3000)]
@@ -62,9 +66,10 @@ def test_keys_that_differ_at_their_end_alone_are_found_beside_others(
     assert_as_arrow(list(index), [f"K{each[1:]}" for each in sought])
     assert_as_arrow(list(index), [*sought, f"{head}9", "", None])
     assert_as_arrow([*index, index[5]], [])
-    monkeypatch.setattr(key_index, "_of_words", lambda words: words % 64)
-    assert_as_arrow(list(index), list(sought))
-    assert_as_arrow(index[:1], [*index[1:], index[0]])
+    assert_as_arrow([index[0]], [*index[1:], index[0]])
+    for shuffled in (index[::-1], index[1::2] + index[::2]):  # they fall once, or at each step
+        assert_as_arrow(list(shuffled), list(sought))
+        assert_as_arrow(list(index), [*shuffled, *shuffled[:3]])
 
 
 def test_a_key_has_the_same_hash_beside_shorter_and_beside_longer_keys() -> None:
@@ -101,10 +106,19 @@ def test_many_keys_are_found_by_hashes_of_polars(monkeypatch: pytest.MonkeyPatch
         KeyIndex(strings(["a", "b", "c"]))
 
 
-def test_keys_whose_hashes_share_every_slot_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_index, "TABLES_MAX", 1)
-    index = [f"k{n}" for n in range(1000)]
-    assert_as_arrow(list(index), list(index))
+@pytest.mark.parametrize("bits", [0, 1, 4, 64])
+def test_keys_whose_hashes_have_the_same_first_bits_are_found(
+    bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may choose keys whose hashes differ at their end alone, or are the greatest."""
+    last = {f"k{n}": (1 << 64) - 1 - (n << bits) % (1 << 63) for n in range(200)}
+
+    def as_chosen(keys: pa.Array) -> Any:
+        return np.array([last[each] for each in keys.to_pylist()], np.uint64)
+
+    monkeypatch.setattr(key_index, "hashed", as_chosen)
+    assert_as_arrow([f"k{n}" for n in range(1, 200, 2)], [*last])
+    assert_as_arrow([f"k{n}" for n in range(0, 200, 2)], [*last])
 
 
 def test_keys_are_found_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import fastavro
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from test_avro_columns import KEY, WHY, avro_block
@@ -71,6 +72,21 @@ def test_a_base_file_is_read_in_the_columns_later_type(
     assert pa.Table.from_batches(batches)["v"].to_pylist() == [None, found, found]
     part = pa.array([None, value, None, value], stored).slice(1, 2)
     assert promoted(part, kind, "v").to_pylist() == [found, None]
+
+
+@pytest.mark.parametrize(("stored", "now", "value", "found"), [
+    (F32, F64, 0.1, 0.1), (F64, TEXT, 1e10, "1.0E10"), (I64, F64, BIG, 2.0**53),
+])  # fmt: skip
+def test_a_filter_meets_the_values_of_the_later_type(
+    stored: pa.DataType, now: pa.DataType, value: Any, found: Any, tmp_path: Path
+) -> None:
+    """Those in the file are others, and its statistics would exclude them."""
+    path, kinds = tmp_path / "base.parquet", pa.schema({"v": now, "n": I64})
+    pq.write_table(pa.table({"v": pa.array([value] * 2 + [None], stored), "n": [1, 2, 3]}), path)
+    wanted = Scan((), kinds, ("n",), pc.field("v") == found, filtered=("v",))
+    with path.open("rb") as file:
+        batches = list(scan_slice(wanted, Slice("", "f", "1", "base.parquet"), file))
+    assert pa.Table.from_batches(batches, pa.schema({"n": I64}))["n"].to_pylist() == [1, 2]
 
 
 def test_a_type_that_differs_in_names_of_items_or_in_nulls_alone_is_left_to_arrow() -> None:

@@ -1,12 +1,12 @@
-"""Finds record keys in a column of others, with numpy in loops over whole columns.
+"""Finds record keys in a column of others, with numpy in steps over whole columns.
 
-Arrow's `index_in` and `dictionary_encode` probe a table key by key, several times slower. Here a
-key is a hash of 64 bits, and a table of hashes is filled and read in one step for all of them;
-those that meet another one in their slot go into a smaller table. A slot is one word: the high bits
-of a hash, whether the next table has others of its slot, and the key's place. Equal hashes prove
-nothing: the keys are compared. Where they differ, or without numpy, Arrow does the work. Many keys
-are hashed by polars, if it is installed: in a fourth of the time. Keys of one length that differ in
-their last eight bytes alone, as padded numbers do, are these bytes: no text is hashed or compared.
+Arrow's `index_in` and `dictionary_encode` probe a table key by key, several times slower. Here each
+key has a word of 64 bits, and those of the index are sorted. A word is the key's hash, whose first
+bits say about where it stands; equal hashes prove nothing: the keys are compared. Where they
+differ, or without numpy, Arrow does the work. Many keys are hashed by polars, if it is installed:
+in a fourth of the time. Keys of one length that differ in their last eight bytes alone, as padded
+numbers do, have these as their words: no text is hashed or compared. Those that are sought are
+sorted too, and both are merged, which costs little if they rise already, as in most files.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TABLES_MAX = 24
-"""Each is an eighth of the one before, so that this many are used up only by keys made for it."""
+STEPS_MAX = 8
+"""So few have the first bits of many, unless the keys were made for it."""
 MANY = 10_000
 """So many keys are worth the import of polars."""
 ODD = 0x9E3779B97F4A7C15
 WORD = 8
+Finding = Callable[[Any], tuple[Any, Any] | None]
 
 
 class KeyIndex:
     """Strings by which others are found."""
 
     def __init__(self, keys: pa.Array, *, short: bool = True) -> None:
-        self._keys = keys
-        self._words = _last_words(keys) if short else None
+        self._keys, self._hash = keys, _hash_of(len(keys))
         self._whole: KeyIndex | None = None
         """The same keys, for those that are not like them."""
-        self._hash = _hash_of(len(keys))
-        self._tables: list[Any] | None = None
-        first = self._filled(keys)
-        self.distinct = first is None
+        self._head: bytes | None
+        self._head, words = (_last_words(keys) if short else None) or (None, self._hash(keys))
+        self._rising = None if words is None else _rising(words)
+        self._find: Finding | None = None
+        self._codes = self._coded()
+        self.distinct = self._codes is None
         """Whether no string comes twice."""
-        self._codes = first
 
     @property
     def codes(self) -> pa.Array:
@@ -51,53 +52,121 @@ class KeyIndex:
     def places(self, keys: pa.ChunkedArray) -> pa.Array:
         """Where each of `keys` stands in the index, if its strings are distinct; or null."""
         import pyarrow as pa
-
-        found = [self._places(each) for each in keys.chunks]
-        return pa.chunked_array(found, pa.int32()).combine_chunks()
-
-    def _filled(self, keys: pa.Array) -> pa.Array | None:
-        """Fill the tables; None if all keys are distinct, else the code of each."""
         import pyarrow.compute as pc
 
-        hashes = self._hash(keys) if self._words is None else _of_words(self._words[1])
-        found = _first_ones(keys, hashes)
-        if found is None:
-            codes = keys.dictionary_encode(null_encoding="encode").indices
-            return None if pc.max(codes).as_py() in (None, len(keys) - 1) else codes
-        self._tables, codes = found
-        return codes
+        found = [
+            self._by_words(each) or pc.index_in(each, value_set=self._keys) for each in keys.chunks
+        ]
+        return pa.chunked_array(found, pa.int32()).combine_chunks()
 
-    def _places(self, keys: pa.Array) -> pa.Array:
+    def _coded(self) -> pa.Array | None:
+        """None if all keys are distinct, else the code of each."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        tables = None if self._codes is not None else self._tables
-        words, hashes, known = None, None, self._words
-        if tables is not None and known is None:
-            hashes = self._hash(keys)
-        elif tables is not None and known is not None:
-            if (words := _last_words(keys)) is None:
-                self._whole = self._whole or KeyIndex(self._keys, short=False)
-                return self._whole._places(keys)
-            if words[0] != known[0]:
-                return pa.nulls(len(keys), pa.int32())
-            hashes = _of_words(words[1])
-        if tables is None or hashes is None:
-            return pc.index_in(keys, value_set=self._keys)
+        if self._rising is not None:
+            import numpy as np
+
+            order, words = self._rising
+            same = words[1:] == words[:-1]
+            if not same.any():
+                return None
+            pairs = np.flatnonzero(same)
+            if self._are_equal(order[pairs], self._keys, order[pairs + 1]):
+                codes = np.zeros(len(order), np.int64)
+                codes[order[1:]] = np.cumsum(~same)
+                return pa.array(codes)
+        self._rising = None
+        codes = self._keys.dictionary_encode(null_encoding="encode").indices
+        return None if pc.max(codes).as_py() in (None, len(codes) - 1) else codes
+
+    def _are_equal(self, ours: Any, keys: pa.Array, theirs: Any) -> bool:
+        """Whether our keys at these places are those of `keys` at theirs; their words are equal."""
+        import pyarrow as pa
+
+        if self._head is not None:
+            return True
+        return bool(self._keys.take(pa.array(ours)).equals(keys.take(pa.array(theirs))))
+
+    def _by_words(self, keys: pa.Array) -> pa.Array | None:
+        """The places of `keys`; None if Arrow has to find them."""
+        import pyarrow as pa
+
+        if self._rising is None or not self.distinct or not len(keys):
+            return None
+        if self._head is None:
+            words = self._hash(keys)
+        elif (last := _last_words(keys)) is None:
+            self._whole = self._whole or KeyIndex(self._keys, short=False)
+            return self._whole.places(pa.chunked_array([keys]))
+        elif last[0] != self._head:
+            return pa.nulls(len(keys), pa.int32())
+        else:
+            words = last[1]
+        if self._find is None:
+            self._find = (_probing if self._head is None else _merging)(*self._rising)
+        met = None if words is None else self._find(words)
+        if met is None or not self._are_equal(met[0], keys, met[1]):
+            return None
         import numpy as np
 
-        place = _probe(hashes, len(self._keys), tables)
-        meets = place >= 0
-        hits, bits = np.flatnonzero(meets), pa.py_buffer(np.packbits(meets, bitorder="little"))
-        met = place[hits]
-        if known is not None and words is not None:
-            same = bool((words[1][hits] == known[1][met]).all())
-        else:
-            mask = pa.Array.from_buffers(pa.bool_(), len(place), [None, bits])
-            same = _equal(keys.filter(mask), self._keys.take(pa.array(met)))
-        if not same:
-            return pc.index_in(keys, value_set=self._keys)
-        return pa.Array.from_buffers(pa.int32(), len(place), [bits, pa.py_buffer(place)])
+        place = np.full(len(keys), -1, np.int32)
+        place[met[1]] = met[0]
+        bits = np.packbits(place >= 0, bitorder="little")
+        return pa.Array.from_buffers(pa.int32(), len(place), list(map(pa.py_buffer, (bits, place))))
+
+
+def _rising(words: Any) -> tuple[Any, Any]:
+    """The places of `words` in the order in which they rise, and these words in it."""
+    import numpy as np
+
+    falls = np.count_nonzero(words[1:] < words[:-1])
+    if not falls:
+        return np.arange(len(words)), words
+    order = np.argsort(words, kind="stable" if 8 * falls < len(words) else None)
+    return order, words[order]
+
+
+def _merging(ours: Any, words: Any) -> Finding:
+    """Finds the places of `words`, which rise, and of others where they are equal.
+
+    None if one of the others comes twice.
+    """
+    import numpy as np
+
+    def merged(others: Any) -> tuple[Any, Any] | None:
+        theirs, others = _rising(others)
+        if (others[1:] == others[:-1]).any():
+            return None
+        begin, end = words.searchsorted(others[0]), words.searchsorted(others[-1], "right")
+        both = np.concatenate([words[begin:end], others])
+        order = np.argsort(both, kind="stable")
+        both = both[order]
+        pairs = np.flatnonzero(both[1:] == both[:-1])
+        return ours[begin + order[pairs]], theirs[order[pairs + 1] - (end - begin)]
+
+    return merged
+
+
+def _probing(ours: Any, words: Any) -> Finding:
+    """As `_merging`, of hashes: each is sought from where those with its first bits begin."""
+    import numpy as np
+
+    shift = np.uint64(63 - len(words).bit_length())
+    counts = np.bincount((words >> shift).view(np.int64), minlength=1 << int(64 - shift))
+    begins, words = np.cumsum(counts) - counts, np.append(words, np.uint64(2**64 - 1))
+
+    def probed(others: Any) -> tuple[Any, Any]:
+        at = begins[(others >> shift).view(np.int64)]
+        left = np.flatnonzero(words[at] < others)
+        for _ in range(STEPS_MAX):
+            at[left] += 1
+            left = left[words[at[left]] < others[left]]
+        at[left] = words.searchsorted(others[left])
+        found = np.flatnonzero((words[at] == others) & (at < len(ours)))
+        return ours[at[found]], found
+
+    return probed
 
 
 def _hash_of(count: int) -> Callable[[pa.Array], Any]:
@@ -166,13 +235,6 @@ def _last_words(keys: pa.Array) -> tuple[bytes, Any] | None:
     return bytes(content[first : first + head]), last.astype(np.uint64)
 
 
-def _of_words(words: Any) -> Any:
-    import numpy as np
-
-    mixed = words * np.uint64(ODD)
-    return mixed ^ (mixed >> np.uint64(29))
-
-
 def _mixed(hashes: Any, words: Any, masks: Any) -> Any:
     import numpy as np
 
@@ -216,88 +278,3 @@ class FirstPlaces:
         first = rows.group_by("place").aggregate([("row", "min")])["row_min"]
         is_first = pc.is_in(rows["row"].combine_chunks(), value_set=first)
         return pc.if_else(pc.and_not(is_first, pc.is_in(places, value_set=known)), places, None)
-
-
-def _first_ones(keys: pa.Array, hashes: Any) -> Any:
-    """The tables of the hashes, and the codes of strings of which some are equal, or None.
-
-    None if Arrow has to do it.
-    """
-    import pyarrow as pa
-
-    if hashes is None:
-        return None
-    import numpy as np
-
-    place, others, low = _parts(len(keys))
-    left, tables = np.arange(len(keys), dtype=np.uint64), list[Any]()
-    codes, distinct = left.astype(np.int32), True
-    while len(left):
-        if len(tables) == TABLES_MAX:
-            return None
-        if tables:
-            hashes = _anew(hashes)
-        table = np.zeros(1 << max(4, len(left).bit_length() + 1), np.uint64)
-        own, slots = hashes & ~low | left, _slots(hashes, len(table))
-        table[slots] = own
-        tables.append(table)
-        lost = np.flatnonzero(table[slots] != own)
-        there = table[slots[lost]]
-        same = (there ^ own[lost]) <= place
-        codes[left[lost[same]]] = there[same] & place
-        distinct, stay = distinct and not same.any(), lost[~same]
-        table[slots[stay]] |= others
-        left, hashes = left[stay], hashes[stay]
-    if distinct:
-        return tables, None
-    again = codes != np.arange(len(keys), dtype=np.int32)
-    twice, first = pa.array(again), pa.array(codes[again])
-    if not _equal(keys.filter(twice), keys.take(first)):
-        return None
-    return tables, pa.array(codes)
-
-
-def _parts(count: int) -> tuple[Any, Any, Any]:
-    """Of a slot's word: the bits of a place, the one that says that others share it, and both."""
-    import numpy as np
-
-    others = 1 << count.bit_length()
-    return np.uint64(others - 1), np.uint64(others), np.uint64(2 * others - 1)
-
-
-def _slots(hashes: Any, size: int) -> Any:
-    import numpy as np
-
-    return (hashes & np.uint64(size - 1)).view(np.int64)
-
-
-def _anew(hashes: Any) -> Any:
-    """Other hashes, different ones if these are, for the next table."""
-    import numpy as np
-
-    mixed = hashes * np.uint64(ODD)
-    return mixed ^ (mixed >> np.uint64(32))
-
-
-def _probe(hashes: Any, count: int, tables: list[Any]) -> Any:
-    """The place of each of `hashes` among `count` others, or -1.
-
-    An empty slot's word is 0. A hash whose high bits are 0 meets it, and the keys differ.
-    """
-    import numpy as np
-
-    place, others, low = _parts(count)
-    found: Any = np.full(len(hashes), -1, np.int32)
-    left: Any = None
-    for table in tables:
-        there = table[_slots(hashes, len(table))]
-        hit = (there ^ hashes) <= low
-        hits, on = np.flatnonzero(hit), np.flatnonzero((there & others != 0) > hit)
-        found[hits if left is None else left[hits]] = there[hits] & place
-        left = on if left is None else left[on]
-        hashes = _anew(hashes[on])
-    return found
-
-
-def _equal(one: pa.Array, other: pa.Array) -> bool:
-    return bool(one.equals(other))
