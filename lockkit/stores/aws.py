@@ -6,6 +6,7 @@ It uses botocore directly, because boto3's transfers and resources take time to 
 from __future__ import annotations
 
 import inspect
+from copy import copy
 from datetime import datetime
 from functools import cache, lru_cache
 from typing import Any
@@ -123,7 +124,8 @@ def client(
     """
     extra = dict(options.extra)
     opening = tokens.opening(options.timeout_s)
-    session = botocore.session.Session(profile=extra.pop("profile_name", None))
+    profile = extra.pop("profile_name", None)
+    session = botocore.session.Session(None, copy(_handlers()), False, profile)
     _share_loader(session)
     session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=time_of)
     endpoint = endpoint or _configured(session, service, extra)
@@ -194,6 +196,12 @@ def time_of(text: Any) -> datetime:
     except (TypeError, ValueError):  # a header's time, or a number
         parsed: datetime = botocore.utils.parse_timestamp(text)
         return parsed
+
+
+@cache
+def _handlers() -> Any:
+    """botocore's own handlers: to register them takes most of a client's creation."""
+    return botocore.session.Session()._original_handler
 
 
 def _share_loader(session: botocore.session.Session) -> None:
