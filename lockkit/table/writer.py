@@ -347,9 +347,8 @@ class ArrowWrite(TableWrite):
         if operation == "delete_partition":
             return []
         assert target.schema is not None
-        columns = own_columns(target, self.rows.schema) if operation != "delete" else (
-            named_columns(target.config, self.rows.schema)
-        )
+        delete, schema = operation == "delete", self.rows.schema
+        columns = named_columns(target.config, schema) if delete else own_columns(target, schema)
         rows = conform(self.rows, columns)
         early = self.early_check(covered)
         work = WriteTask(self.data, target, TaskId(), self.clock, early, self.buffer)
@@ -357,10 +356,10 @@ class ArrowWrite(TableWrite):
         if operation == "insert_overwrite":  # also where each row says that it is deleted
             self.partitions = frozenset(partition for partition, _ in found.groups)
         if self.merges(target.config):
-            snapshot = self.merges_into(snapshot)
-            logs = self.only_logs(target.config)
-            delete, keys = operation == "delete", stored_keys(self.data)
-            merge = GroupMerge(found, work, snapshot, delete, logs, keys)
+            snapshot, keys = self.merges_into(snapshot), stored_keys(self.data)
+            if self.buffer and rows.num_rows <= PREFETCH_ROWS_MAX:  # of what others have added
+                self.buffer.prefetch(read_bases(found, snapshot, keys))
+            merge = GroupMerge(found, work, snapshot, delete, self.only_logs(target.config), keys)
             if self.everywhere(target.config):
                 from lockkit.table.write.global_index import everywhere
 

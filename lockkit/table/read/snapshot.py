@@ -17,7 +17,7 @@ from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import instant_ms
 from lockkit.table.occ.covered import CheckedHorizon
 
-KEYS_IN_MAX = 32
+KEYS_IN_MAX = 128
 """Updates without an insert after which a slice names none of the files before it."""
 
 

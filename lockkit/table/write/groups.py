@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from lockkit.table.write.log import LogDraft
 
     Draft: TypeAlias = "BaseFileWriter | LogDraft"
-PREFETCHED_MAX = 8
+PREFETCHED_MAX = 16
 """How many base files a small write fetches before they are needed."""
 UNSENT_BYTES_MAX = 32 << 20
 """How many bytes of new files a small write keeps in memory until it sends them all at once."""
@@ -98,8 +98,8 @@ class FileBuffer:
 
     def prefetch(self, slices: Iterable[Slice], own: OwnFiles | None = None) -> None:
         """Begin to fetch the base files of these, unless they are many or among its `own`."""
-        wanted = list(islice(slices, PREFETCHED_MAX + 1))
-        for each in wanted if len(wanted) <= PREFETCHED_MAX else ():
+        files = list(islice((e for e in slices if e.path not in self._fetches), PREFETCHED_MAX + 1))
+        for each in files if len(files) <= PREFETCHED_MAX else ():
             if (body := own.get(each) if own else None) is not None:
                 job = Future[BinaryIO]()
                 job.set_result(BytesIO(body))
