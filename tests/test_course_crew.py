@@ -16,9 +16,9 @@ from lockkit.lab.course import programs as course
 from lockkit.lab.course.orders_outcome import OrdersOutcome, ProgramReport, StoppedDriver
 from lockkit.lab.course.program import PlainProgram, rows_of, table_of
 from lockkit.lab.course.programs import FATES, FIRST, ONCE, SKIPPED, SUMS, Programs
+from lockkit.lab.processes.process import leftovers
 from lockkit.lab.verify.check import check
 from lockkit.spark.java import NoJava, find_java
-from lockkit.spark.process import leftovers
 from lockkit.stores import open_store
 from lockkit.table import read_table
 

@@ -23,11 +23,11 @@ from waiting import until
 from lockkit.clock import Clock
 from lockkit.events import Event, read
 from lockkit.lab.processes.fleet import Fleet, FleetError, leftovers
+from lockkit.lab.processes.process import tree
 from lockkit.lab.processes.services.objects import ObjectServer
 from lockkit.lab.processes.supervisor import OWN_CREDENTIALS, PLAY_CREDENTIALS
 from lockkit.runtime import run
 from lockkit.spark.orders import TABLE
-from lockkit.spark.process import tree
 from lockkit.stores import open_store
 from lockkit.table import create_table, read_table
 from lockkit.table.format.timeline import V9, load_timeline
@@ -387,7 +387,7 @@ def test_stop_works_also_where_the_supervisor_does_not_answer(fleets):
 
 
 GUARD = """
-    import sys, lockkit.spark.process as process
+    import sys, lockkit.lab.processes.process as process
     process.DEATH_SIGNAL = False  # as on macOS
     sys.exit(process.main(sys.argv[1:]))
 """

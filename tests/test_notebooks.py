@@ -233,7 +233,7 @@ def test_a_notebook_runs_from_top_to_bottom_and_leaves_no_process(
     nbclient = pytest.importorskip("nbclient", reason="make test installs nbclient")
     import nbformat
 
-    from lockkit.spark.process import FLEET  # what every process of a fleet carries
+    from lockkit.lab.processes.process import FLEET  # what every process of a fleet carries
 
     monkeypatch.setenv("LOCKKIT_FAST", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

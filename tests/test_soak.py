@@ -18,13 +18,13 @@ from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.events import Event, event
 from lockkit.lab.faults import FaultError
+from lockkit.lab.processes.process import FLEET, leftovers
 from lockkit.lab.server import Emulator
 from lockkit.lab.soak import tally
 from lockkit.lab.soak.page import figures, write_page
 from lockkit.lab.soak.plan import SoakPlan
 from lockkit.lab.soak.run import SoakOutcome
 from lockkit.lab.verify.check import Finding, Kind, Verdict, check
-from lockkit.spark.process import FLEET, leftovers
 
 ROOT = Path(__file__).parents[1]
 DEFAULT = ROOT / "datasets" / "soaks" / "everything.json"

@@ -20,12 +20,12 @@ from waiting import until
 
 from lockkit.clock import Clock
 from lockkit.lab.processes.fleet import Fleet, leftovers
+from lockkit.lab.processes.process import tree
 from lockkit.runtime import run
 from lockkit.spark.archive import archive_options, archive_path
 from lockkit.spark.java import NoJava, find_java, spark_env
 from lockkit.spark.orders import BATCHES, TABLE, OrdersPart, PlainOrders, RegionBatch, SparkOrders
 from lockkit.spark.place import TableAddress
-from lockkit.spark.process import tree
 from lockkit.stores import open_store
 from lockkit.table import begin, create_table, partition_path, read_base_file, read_table
 from lockkit.table.write.groups import TargetGroup

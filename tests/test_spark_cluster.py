@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from spark_world import APART, by_hudi_rs, stored
 
+from lockkit.lab.processes.process import kill_tree
 from lockkit.spark.connect import Server, await_server, free_port, spark_home
 from lockkit.spark.java import LEAN_JVM, spark_env
-from lockkit.spark.process import kill_tree
 
 pytestmark = [*APART, pytest.mark.xdist_group("spark processes"), pytest.mark.soak]
 HERE = Path(__file__).parent

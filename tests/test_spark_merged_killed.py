@@ -23,9 +23,9 @@ from test_spark_killed import values
 
 from lockkit.clock import Clock
 from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.processes.process import kill_tree
 from lockkit.runtime import run
 from lockkit.spark.java import spark_env
-from lockkit.spark.process import kill_tree
 from lockkit.stores import open_store
 from lockkit.table import Table
 from lockkit.table.format.timeline import V9, load_timeline

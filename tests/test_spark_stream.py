@@ -32,12 +32,12 @@ from table_world import Holder
 from lockkit import open_lock
 from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LockLost, TableError
+from lockkit.lab.processes.process import tree
 from lockkit.lock.handle import Lock
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.runtime import run
 from lockkit.spark import foreach_batch, streamer, unwrapped, write
 from lockkit.spark.java import SCRATCH_NAMES
-from lockkit.spark.process import tree
 from lockkit.spark.spool import LocalSpool, land
 from lockkit.spark.stream_job import parser, work_of
 from lockkit.spark.streamer import Streamer

@@ -14,8 +14,7 @@ In reading order:
 - `source` is `format("lockkit")`, whose writes go through a `spool`; `errors` finds lockkit's
   error in Spark's.
 - `java` finds a Java runtime, `archive` makes it start faster, `connect` is the Spark server that
-  writers share, `process` ends child processes with their parent, and `orders` are the rows that
-  the laboratory's writers commit.
+  writers share, and `orders` are the rows that the laboratory's writers commit.
 
 `import lockkit` imports none of it.
 """

@@ -75,7 +75,7 @@ class Server:
             "spark.driver.extraJavaOptions": LEAN_JVM + archive_options(LEAN_JVM, spark_env()),
         }
         command = [
-            sys.executable, "-m", "lockkit.spark.process", str(os.getpid()),
+            sys.executable, "-m", "lockkit.lab.processes.process", str(os.getpid()),
             str(spark_home() / "bin" / "spark-submit"), "--class", CLASS,
             "--master", f"local[{cores or min(4, os.cpu_count() or 2)}]", "--name", "lockkit",
         ]  # fmt: skip

@@ -26,7 +26,7 @@ class Party:
         command = [java(), "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
                    "-cp", classpath, str(PROGRAMS / program), *arguments]  # fmt: skip
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "lockkit.spark.process", str(os.getpid()), *command],
+            [sys.executable, "-m", "lockkit.lab.processes.process", str(os.getpid()), *command],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True,
         )  # fmt: skip
         assert self._line() == "ready", log.read_text()

@@ -56,7 +56,7 @@ class Broker:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-2000:]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "lockkit.spark.process", str(os.getpid()), *program,
+            [sys.executable, "-m", "lockkit.lab.processes.process", str(os.getpid()), *program,
              "kafka.Kafka", str(file)],
             stdout=log.open("w"), stderr=subprocess.STDOUT,
         )  # fmt: skip

@@ -14,9 +14,9 @@ from hudi_world import Hudi
 
 from lockkit.clock import Clock
 from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.processes.process import kill_tree
 from lockkit.lab.server import Emulator
 from lockkit.spark.java import spark_env
-from lockkit.spark.process import kill_tree
 from lockkit.table import Table
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]

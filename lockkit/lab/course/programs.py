@@ -25,12 +25,12 @@ from lockkit.lab.course.program import (
 )
 from lockkit.lab.course.program_control import ClaimTrap, ProgramProcess
 from lockkit.lab.course.ticking import ticks
+from lockkit.lab.processes.process import FLEET, kill_tree, leftovers
 from lockkit.lab.processes.temporary import TemporaryFolder
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.launch import default_settings
 from lockkit.runtime import run
-from lockkit.spark.process import FLEET, kill_tree, leftovers
 from lockkit.stores import open_store
 from lockkit.table import create_table, read_table
 

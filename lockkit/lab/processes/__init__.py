@@ -1,1 +1,4 @@
-"""Everything that owns child processes: fleets of writers, their supervisor, lock services."""
+"""Everything that owns child processes: fleets of writers, their supervisor, lock services.
+
+`process` ends them with their parent.
+"""

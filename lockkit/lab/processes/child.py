@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from lockkit.clock import Clock
 from lockkit.events import Event, HistoryError, event, parse
-from lockkit.spark.process import die_with_parent, from_lasting_thread, kill_tree
+from lockkit.lab.processes.process import die_with_parent, from_lasting_thread, kill_tree
 
 PACKAGE = Path(__file__).parents[3]
 """The folder that holds `lockkit`: a child imports the same code as its parent."""

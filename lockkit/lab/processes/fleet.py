@@ -22,8 +22,8 @@ from lockkit.clock import Clock
 from lockkit.errors import StatedError
 from lockkit.events import Event
 from lockkit.lab.processes.child import ChildProcess, Said, last_words
+from lockkit.lab.processes.process import FLEET, leftovers
 from lockkit.lab.processes.temporary import TemporaryFolder
-from lockkit.spark.process import FLEET, leftovers
 
 __all__ = ["Fleet", "FleetError", "Plan", "leftovers"]
 

@@ -36,8 +36,8 @@ from lockkit.lab.processes.child import (
     serve,
 )
 from lockkit.lab.processes.fleet import Plan
+from lockkit.lab.processes.process import FLEET, freeze, kill_tree, leftovers, send_signal, tree
 from lockkit.lab.processes.writer_plan import WriterPlan
-from lockkit.spark.process import FLEET, freeze, kill_tree, leftovers, send_signal, tree
 
 TICK_S = 0.25
 GRACE_S = 1.0

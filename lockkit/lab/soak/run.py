@@ -15,6 +15,7 @@ from lockkit.errors import StatedError, StoreError, TableError
 from lockkit.events import Event, event
 from lockkit.lab.processes.child import ChildProcess, Said, last_words
 from lockkit.lab.processes.fleet import Plan, leftovers
+from lockkit.lab.processes.process import FLEET
 from lockkit.lab.processes.supervisor import PROFILES
 from lockkit.lab.server import Emulator
 from lockkit.lab.soak import tally
@@ -22,7 +23,6 @@ from lockkit.lab.soak.observer import looked_at
 from lockkit.lab.soak.supervisor import SoakSettings
 from lockkit.lab.verify.check import Kind, Verdict, both, check, replay
 from lockkit.runtime import run as carry_out
-from lockkit.spark.process import FLEET
 from lockkit.stores import open_store
 from lockkit.table import Snapshot, load_snapshot, read_table
 

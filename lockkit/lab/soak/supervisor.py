@@ -15,6 +15,7 @@ from typing import Any
 from lockkit.events import Event
 from lockkit.lab.processes.child import Channel, serve
 from lockkit.lab.processes.fleet import Plan
+from lockkit.lab.processes.process import own_mb, rss_mb
 from lockkit.lab.processes.services.objects import ADDRESSES
 from lockkit.lab.processes.supervisor import (
     OWN_CREDENTIALS,
@@ -28,7 +29,6 @@ from lockkit.lab.processes.supervisor import (
 from lockkit.lab.soak.plan import SoakFault, SoakPlan
 from lockkit.lab.soak.tally import SERVER, injected
 from lockkit.spark.connect import ServerGone, await_server, free_port
-from lockkit.spark.process import own_mb, rss_mb
 
 READER, KEEPER, SELF = "R1", "K1", "supervisor"
 SERVER_READY_S = 20.0
@@ -89,7 +89,7 @@ class SoakSupervisor(Supervisor):
 
         port = free_port(ADDRESSES)
         self._serving = [
-            sys.executable, "-m", "lockkit.spark.process", str(os.getpid()),
+            sys.executable, "-m", "lockkit.lab.processes.process", str(os.getpid()),
             sys.executable, "-m", "lockkit", "serve", "--port", str(port),
             "--db", str(self._run_dir / "store.sqlite"),
             "--profile", self._plan.profile or PROFILES[self._plan.provider],

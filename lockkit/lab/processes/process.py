@@ -4,7 +4,7 @@ A child that watches its stdin exits with its parent, unless it is paused (SIGST
 paused children as well (PR_SET_PDEATHSIG). On other systems the kernel continues the paused members
 of an orphaned process group (POSIX), which then see the end of their stdin.
 
-    python -m lockkit.spark.process PARENT COMMAND...    runs COMMAND as such a child
+    python -m lockkit.lab.processes.process PARENT COMMAND...    runs COMMAND as such a child
 """
 
 from __future__ import annotations
