@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
+import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -32,6 +34,16 @@ from lockkit.lab.course.exercises import (
     listing,
     read,
 )
+from lockkit.lab.course.process import Interpreter
+
+
+@pytest.fixture(autouse=True, scope="module")
+def ended() -> Iterator[None]:
+    """The clients' processes wait for the next function."""
+    yield
+    for each in [*Interpreter.STARTED.values()]:
+        each.kill()
+
 
 SOLUTIONS = Path(__file__).parents[1] / "notebooks" / "solutions"
 
@@ -247,6 +259,39 @@ def pay_that_keeps_the_newest_nine_receipts(key: str, amount: int, receipt: str)
         yield Sleep(1)
 
 
+def pay_that_looks_in_the_text(key: str, amount: int, receipt: str) -> Any:
+    """It takes a client's receipt for one of a client whose name ends in the same way."""
+    while True:
+        seen = yield from read(key)
+        if receipt in seen.body.decode():
+            return
+        account = json.loads(seen.body)
+        account["balance"] += amount
+        account["receipts"].append(receipt)
+        yield Put(key, json.dumps(account).encode(), IfVersion(seen.version))
+        yield Sleep(1)
+
+
+PAID: dict[str, set[str]] = {}
+
+
+def pay_that_remembers(key: str, amount: int, receipt: str) -> Any:
+    """A client that has restarted has no memory of what it paid."""
+    paid = PAID.setdefault(key, set())
+    while receipt not in paid:
+        seen = yield from read(key)
+        account = json.loads(seen.body)
+        if receipt in account["receipts"]:
+            return
+        others = [each for each in account["receipts"] if each[:2] != receipt[:2] or each[3:] < "8"]
+        account = {"balance": account["balance"] + amount, "receipts": [*others, receipt]}
+        yield Put(key, json.dumps(account).encode(), IfVersion(seen.version))
+        yield Sleep(1)
+        seen = yield from read(key)
+        if receipt in json.loads(seen.body)["receipts"]:
+            paid.add(receipt)
+
+
 def release_once(key: str, version: str, record: dict[str, Any]) -> Any:
     yield Put(key, json.dumps(record | {"free": True}).encode(), IfVersion(version))
 
@@ -407,6 +452,29 @@ def bucket_that_remembers_in_itself(key: str, sizes: list[int]) -> int:
     return found
 
 
+class Rebound:
+    by_key: dict[str, int] = {}  # noqa: RUF012 - the mistake
+
+
+def bucket_that_binds_a_class_attribute_again(key: str, sizes: list[int]) -> int:
+    if key not in Rebound.by_key:
+        Rebound.by_key = {**Rebound.by_key, key: sizes.index(min(sizes))}
+    return Rebound.by_key[key]
+
+
+def bucket_that_remembers_in_a_module(key: str, sizes: list[int]) -> int:
+    placed: dict[str, int] = vars(zlib).setdefault("placed", {})
+    return placed.setdefault(key, sizes.index(min(sizes)))
+
+
+def bucket_by_the_hash_method(key: str, sizes: list[int]) -> int:
+    return key.__hash__() % len(sizes)
+
+
+def bucket_that_remembers_in_the_environment(key: str, sizes: list[int]) -> int:
+    return int(os.environ.setdefault(f"PLACED {key}", str(sizes.index(min(sizes)))))
+
+
 def place_by_memory(key: str, sizes: list[int]) -> int:
     return PLACED.setdefault(str(key), sizes.index(min(sizes)))
 
@@ -469,6 +537,82 @@ def test_a_right_answer_may_use_classes_of_its_own() -> None:
         return Named(ByName("crc")).of(key) % len(sizes)
 
     assert judge(bucket).solved
+
+
+class Untouched(dict[str, int]):
+    def clear(self) -> None:
+        raise TypeError("it cannot be cleared")
+
+
+class Refuses(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise KeyError(name)
+
+
+class Seed(metaclass=Refuses):
+    value = 7
+
+
+COUNTS, SEEDS = {"calls": 0}, Untouched(seed=7)
+
+
+def test_what_a_right_answer_uses_is_copied_for_each_client_and_left_as_it_was() -> None:
+    lock = threading.Lock()
+
+    @lru_cache
+    def bucket(key: str, number: int) -> int:
+        with lock:
+            COUNTS["calls"] += 1
+        return zlib.crc32(key.encode(), Seed.value + SEEDS["seed"]) % number
+
+    by_key = bucket
+
+    def counted(key: str, sizes: list[int]) -> int:
+        return by_key(key, len(sizes))
+
+    counted.__name__ = "bucket"
+    assert judge(counted).solved
+    assert COUNTS == {"calls": 0}
+    assert not by_key.cache_info().misses
+
+
+def test_an_append_may_begin_at_the_slot_that_its_client_saw_last() -> None:
+    """A client of another world has seen nothing."""
+    last = {"slot": 1}
+
+    def append(folder: str, record: bytes) -> Any:
+        while True:
+            key = f"{folder}{last['slot']:06}"
+            if isinstance((yield Put(key, record, IfAbsent())), Applied):
+                return last["slot"]
+            seen = yield from read(key)
+            if isinstance(seen, Found):
+                if seen.body == record:
+                    return last["slot"]
+                last["slot"] += 1
+            else:
+                yield Sleep(1)
+
+    assert judge(append).solved
+
+
+def test_what_cannot_be_given_to_another_process_is_named() -> None:
+    numbers = (each for each in range(9))
+
+    def order(keys: list[str]) -> list[str]:
+        return [*keys, str(next(numbers))]
+
+    said = r"order\(\) uses what cannot be given .*: cannot pickle 'generator' object. Make it in a"
+    with pytest.raises(ValueError, match=said):
+        judge(order)
+
+
+def test_a_function_that_ends_its_process_is_said_to_and_the_next_one_is_judged() -> None:
+    def order(keys: list[str]) -> list[str]:
+        os._exit(0)
+
+    assert "order() raised an error that ended its process" in str(judge(order, worlds=2))
+    assert judge(runpy.run_path(str(SOLUTIONS / "order.py"))["order"]).solved
 
 
 def two_holders_never(history: list[Any]) -> bool:

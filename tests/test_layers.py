@@ -79,6 +79,7 @@ SDKS = {
     "traitlets": ["lab.widgets"],
     "plotly": ["lab.widgets", "lab.course"],
     "IPython": ["lab.widgets"],
+    "cloudpickle": ["lab.course.process"],
     "opentelemetry": ["sinks.otel"],
     "pytest": ["lab.testing"],
     "_pytest": ["lab.testing"],  # which runs one test several times

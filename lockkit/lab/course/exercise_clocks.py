@@ -15,13 +15,7 @@ from lockkit.runtime.proven import put_once
 
 
 class Free(Exercise):
-    """`free(record, wall_ms, watched_ms)`: whether the lease in `record` has expired.
-
-    `record` has `valid_until_ms`, by its holder's wall clock, and `ttl_ms`. `wall_ms` is this
-    client's wall clock, and `watched_ms` how long this client has seen this very version of the
-    object. A holder counts on its lease for `ttl_ms` from the moment that it sent the write. The
-    wall clocks are each up to 20 s off.
-    """
+    """`free(record, wall_ms, watched_ms)`: whether the lease in `record` has expired."""
 
     KEY, TTL_MS, WATCHED_MAX_MS = "lock.json", 2_000, 30_000
     APART_MS = 20_000
@@ -57,7 +51,7 @@ class Free(Exercise):
 
     def over(self, node: Node, record: dict[str, Any], watched_ms: float) -> bool:
         wall_ms = node.clock.wall_ms()
-        said: bool = self.trial.decide(bool, dict(record), wall_ms, watched_ms)
+        said: bool = self.trial.decide(node, bool, dict(record), wall_ms, watched_ms)
         ahead = wall_ms - record["valid_until_ms"]
         self.trial.note(
             node, f"free() is {said}: {ahead / 1000:+.1f} s, watched {watched_ms / 1000:.1f} s"
@@ -86,12 +80,7 @@ class Free(Exercise):
 
 
 class Witness(Free):
-    """`two_holders(history)`: whether two clients held the lock at the same moment.
-
-    `history` lists what the clients knew, oldest first: `(at_ms, who, "held", until_ms)` if a
-    client was granted the lock until then, and `(at_ms, who, "released", 0)`. In half of the worlds
-    the lock is wrong.
-    """
+    """`two_holders(history)`: whether two clients held the lock at the same moment."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -120,7 +109,7 @@ class Witness(Free):
         self.trial.note(node, f"{kind} at {now_ms / 1000:.1f} s{until}")
 
     def end(self) -> None:
-        said = self.trial.decide(bool, list(self.history))
+        said = self.trial.decide(self.trial.world.nodes[0], bool, list(self.history))
         if self.harmed and not said:
             raise Violated("a violation is found",
                            f"two_holders() is False, and {self.harmed} held the lock")  # fmt: skip
@@ -129,12 +118,7 @@ class Witness(Free):
 
 
 class Session(Exercise):
-    """`until(sent_ms, answered_ms, ttl_ms)`: when a holder must stop to act.
-
-    A service ends a session `ttl_ms` after it has received its last heartbeat, by its own clock,
-    and grants the lock to the next client. The two times are those of a heartbeat, by the holder's
-    clock, which runs up to 1% too fast or too slow. At least 90% of the session are to be used.
-    """
+    """`until(sent_ms, answered_ms, ttl_ms)`: when a holder must stop to act."""
 
     KEY, TTL_MS = "session.json", 4_000
     RATE_OFF, USED_MIN = 0.01, 0.9
@@ -177,7 +161,7 @@ class Session(Exercise):
         if not isinstance(answer, Applied):
             return False
         answered_ms = node.clock.boot_ms()
-        until_ms = self.trial.decide(int | float, sent_ms, answered_ms, self.TTL_MS)
+        until_ms = self.trial.decide(node, int | float, sent_ms, answered_ms, self.TTL_MS)
         self.trial.note(node, f"until() is {until_ms / 1000:.2f} s by the clock of {node.name}")
         received_ms = max(
             each.at_ms for each in self.trial.world.memory_store.truth

@@ -44,14 +44,7 @@ Offered = tuple[str, int, frozenset[str]]
 
 
 class Deciding(Exercise):
-    """`decide(first, window, offers)`: which offers become commits.
-
-    `window` lists the file groups of the latest decisions, oldest first; `window[0]` is decision
-    number `first`. Each offer is (instant, base, groups), in the order of their instants; its
-    writer has seen every decision up to number `base`. Return a dict: True for an offer that
-    becomes a commit, False for one that is refused. Leave out what cannot be judged. The accepted
-    and the refused ones become decisions in this order.
-    """
+    """`decide(first, window, offers)`: which offers become commits."""
 
     KEY, OFFERS = "fence.json", "offers/"
     GROUPS = ("A", "B", "C", "D")
@@ -99,7 +92,8 @@ class Deciding(Exercise):
 
     def judged(self, node: Node, fence: SharedFence, offers: list[Offered]) -> dict[str, bool]:
         window = [frozenset(each) for each in fence.window]
-        found: dict[Any, Any] = self.trial.decide(dict, fence.first, list(window), list(offers))
+        given = fence.first, list(window), list(offers)
+        found: dict[Any, Any] = self.trial.decide(node, dict, *given)
         said = ", ".join(f"({i}, {base}, {braced(of)})" for i, base, of in offers)
         shown = ", ".join(map(braced, window))
         call = f"decide({fence.first}, [{shown}], [{said}]) returns {found}"

@@ -14,13 +14,7 @@ COMPACTION = CLIENTS[-1]
 
 
 class SliceOfFiles(Exercise):
-    """`file_slice(bases, logs)`: the base file that a reader reads, and the log files on top of it.
-
-    Both are lists of pairs, in any order: the instant at which the file's writer began, and the
-    time at which it committed, or None: it has not. A compaction merges the log files that were
-    committed before its own instant. Return a pair: the base file's instant (None: there is none)
-    and the list of the log files' instants, in the order in which they are applied, by instant.
-    """
+    """`file_slice(bases, logs)`: the base file that a reader reads, and the log files above it."""
 
     KEY = "timeline.json"
 
@@ -67,7 +61,7 @@ class SliceOfFiles(Exercise):
             [(each, done) for each, done in dice.sample(now[kind], len(now[kind]))]
             for kind in ("bases", "logs")
         )
-        chosen = self.trial.decide(tuple, list(bases), list(logs))
+        chosen = self.trial.decide(node, tuple, list(bases), list(logs))
         call = f"file_slice({bases}, {logs}) returns {chosen}"
         self.trial.note(node, call)
         if len(chosen) != 2 or not isinstance(chosen[1], list):

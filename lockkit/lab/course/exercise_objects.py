@@ -14,12 +14,7 @@ from lockkit.runtime import Procedure, Put, Sleep
 
 
 class HandOver(Exercise):
-    """`release(key, version, record)`: end the grant whose lock object is `record`.
-
-    The object has this `version`. Return once the grant is over, by this release or because another
-    client took the lock over. The next client grants itself the epoch after the one that it reads,
-    or epoch 1 if there is no object.
-    """
+    """`release(key, version, record)`: end the grant whose lock object is `record`."""
 
     KEY, PATIENCE_MS = "lock.json", 20_000
     FAIR = True
@@ -78,12 +73,7 @@ class HandOver(Exercise):
 
 
 class HotLock(Exercise):
-    """`claim(key, mine)`: wait until the lock at `key` is free, and replace it by `mine`.
-
-    The store accepts one write per second to an object. The lock is JSON with `free`. Its
-    holder needs that one write to release it, so a waiter does not write before it has read that
-    the lock is free.
-    """
+    """`claim(key, mine)`: wait until the lock at `key` is free, and replace it by `mine`."""
 
     KEY = "lock.json"
     STORES = ("gcs", "r2")
@@ -150,12 +140,7 @@ class HotLock(Exercise):
 
 
 class Balance(Exercise):
-    """`pay(key, amount, receipt)`: add `amount` to the balance of the account, exactly once.
-
-    The account is JSON with `balance` and `receipts`, a list that may be used as one likes.
-    `receipt` is the id of this payment. A client that has restarted calls the function again with
-    the receipt of a payment that it made before.
-    """
+    """`pay(key, amount, receipt)`: add `amount` to the balance of the account, exactly once."""
 
     KEY = "account.json"
     EARLIER = 7
@@ -166,6 +151,7 @@ class Balance(Exercise):
         self.calling: dict[str, tuple[int, int]] = {}
         """Of each client: the amount of its newest call, and how often it was added."""
         receipts = [f"{who}-{n}" for n in range(1, self.EARLIER + 1) for who in CLIENTS]
+        receipts += [f"N{who}-{n}" for n in range(self.EARLIER + 1, 11) for who in CLIENTS]
         account = {"balance": self.balance, "receipts": receipts}
         self.trial.put(self.KEY, json.dumps(account).encode())
 
@@ -175,6 +161,8 @@ class Balance(Exercise):
         for number in (*range(self.EARLIER + 1, self.EARLIER + CALLS + 1), 0):
             self.calling[node.name] = amount, int(not number)
             receipt = f"{node.name}-{number or before}"
+            if not number:
+                self.trial.clients.pop(node.name)  # it restarts
             yield from self.trial.call(node, int, self.KEY, amount, receipt)
             if not self.calling[node.name][1]:
                 raise Violated(
@@ -203,11 +191,7 @@ class Balance(Exercise):
 
 
 class Promise(Exercise):
-    """`honours(key)`: whether the store honours both conditions of a write, for a key of its own.
-
-    The conditions are `IfAbsent()` and `IfVersion(version)`. Each client tests a store that honours
-    both, ignores one of them, or ignores both.
-    """
+    """`honours(key)`: whether the store honours both conditions of a write."""
 
     IGNORED: tuple[tuple[type, ...], ...] = ((), (IfAbsent,), (IfVersion,), (IfAbsent, IfVersion))
     FAIR = True

@@ -20,13 +20,7 @@ COMMITTED, ROLLED_BACK = "committed", "rolled back"
 
 
 class SilentWriter(Exercise):
-    """`roll_back(fence, instant, files)`: undo the instant of a writer that has been silent.
-
-    The object `fence` is JSON: the lists `committed` and `rolled back` of instants. A writer makes
-    its files, and then adds its instant to `committed`, if the fence is as it read it and its
-    instant is in neither list. Return True if the instant was rolled back, and its files are
-    deleted. Return False if it was committed: then its files stay.
-    """
+    """`roll_back(fence, instant, files)`: undo the instant of a writer that has been silent."""
 
     FENCE = "fence.json"
 
@@ -112,12 +106,7 @@ class SilentWriter(Exercise):
 
 
 class Retention(Exercise):
-    """`clean(commits, retained)`: the set of files that may be deleted.
-
-    `commits` is a list, oldest first. Each is a pair of sets: the files that it added, and the
-    files that it replaced. A reader may have opened the table after any of the newest `retained`
-    commits, and reads the files of that commit and of all before it that were not replaced by then.
-    """
+    """`clean(commits, retained)`: the set of files that may be deleted."""
 
     KEY = "table.json"
 
@@ -150,7 +139,7 @@ class Retention(Exercise):
             yield Sleep(self.trial.world.dice.random())
             commits, _ = yield from parsed(self.KEY)
             pairs = [(set(added), set(replaced)) for added, replaced in commits]
-            chosen = self.trial.decide(set, pairs, self.retained)
+            chosen = self.trial.decide(node, set, pairs, self.retained)
             said = f"clean({len(commits)} commits, {self.retained}) returns {sorted(chosen)}"
             self.trial.note(node, said)
             self.check(commits, chosen)
@@ -185,11 +174,7 @@ class Retention(Exercise):
 
 
 class Placement(Exercise):
-    """`bucket(key, sizes)`: the number of the file group that the order `key` belongs to.
-
-    `sizes` are the numbers of rows that the writer sees in the file groups of the table. Three
-    writers upsert orders at once, and conflict if they change the same file group.
-    """
+    """`bucket(key, sizes)`: the number of the file group that the order `key` belongs to."""
 
     KEY, GROUPS, KEYS = "table.json", 4, 60
     SHARE_MAX = 2 / 3
@@ -228,7 +213,7 @@ class Placement(Exercise):
         return isinstance(settled, str)
 
     def place(self, node: Node, key: str, sizes: list[int]) -> int:
-        group: int = self.trial.of_process(node.name).decide(int, key, list(sizes))
+        group: int = self.trial.decide(node, int, key, list(sizes))
         self.trial.note(node, f"bucket({key!r}, {sizes}) returns {group}")
         if not 0 <= group < self.GROUPS:
             raise Violated("the group exists", f"bucket({key!r}, {sizes}) returned {group}")

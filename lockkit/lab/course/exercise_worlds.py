@@ -1,6 +1,6 @@
 """The worlds of the first exercises: three clients that call the reader's function, and the rules.
 
-A class's docstring is its task. A broken rule raises `Violated` as soon as it can be seen.
+The task in full is in the notebook. A broken rule raises `Violated` as soon as it can be seen.
 One file because the worlds share their form, and none is longer than a page.
 """
 
@@ -23,10 +23,7 @@ TRIES_MAX = 50
 
 
 class Acquire(Exercise):
-    """`acquire(key, mine)`: True if the object at `key` is `mine`, False if it is another's.
-
-    Three clients want one lock without a lease, each once.
-    """
+    """`acquire(key, mine)`: True if the object at `key` is `mine`, False if it is another's."""
 
     KEY = "lock.json"
     SHARES = (0.1, 0.9)
@@ -56,11 +53,7 @@ class Acquire(Exercise):
 
 
 class Publish(Exercise):
-    """`publish(key, seen, body, entry)`: replace version `seen` by `body`.
-
-    True: it is published. False: it is not, and never will be; the caller then reads again and
-    makes a new body. Each body is the list of all entries so far, and `entry` is its last line.
-    """
+    """`publish(key, seen, body, entry)`: replace version `seen` by `body`."""
 
     KEY = "commits.txt"
 
@@ -105,11 +98,7 @@ class Publish(Exercise):
 
 
 class Conflicts(Exercise):
-    """`conflicts(mine, later)`: whether my write must be refused.
-
-    `mine` is the set of file groups that I rewrote from my snapshot. `later` lists, oldest first,
-    the sets that other writers committed since that snapshot.
-    """
+    """`conflicts(mine, later)`: whether my write must be refused."""
 
     KEY = "table.json"
     GROUPS, BEFORE = ("A", "B", "C", "D", "E", "F"), 8
@@ -148,7 +137,7 @@ class Conflicts(Exercise):
                     break
 
     def refused(self, node: Node, mine: frozenset[str], later: list[frozenset[str]]) -> bool:
-        refused: bool = self.trial.decide(bool, mine, list(later))
+        refused: bool = self.trial.decide(node, bool, mine, list(later))
         said = f"conflicts({braced(mine)}, [{', '.join(map(braced, later))}]) returns {refused}"
         self.trial.note(node, said)
         if refused and not any(mine & each for each in later):
@@ -170,12 +159,7 @@ def braced(of: frozenset[str]) -> str:
 
 
 class Campaign(Exercise):
-    """`campaign(folder, owner, attempt)`: the number of the epoch that I lead, or None.
-
-    An epoch is an object `folder` + six digits. The highest epoch leads, and the creator of its
-    object leads it. `owner` is the name of a process: after a restart, the old process may live on
-    under the same name. `attempt` is an id that no other call has.
-    """
+    """`campaign(folder, owner, attempt)`: the number of the epoch that I lead, or None."""
 
     FOLDER = "epochs/"
 
@@ -224,10 +208,7 @@ class Campaign(Exercise):
 
 
 class Append(Exercise):
-    """`append(folder, record)`: add `record` to a log, and return the number of its slot.
-
-    A slot is an object `folder` + six digits, from 000001 on, without a gap. Three clients append.
-    """
+    """`append(folder, record)`: add `record` to a log, and return the number of its slot."""
 
     FOLDER = "log/"
 
@@ -268,10 +249,7 @@ class Append(Exercise):
 
 
 class Order(Exercise):
-    """`order(keys)`: the order in which to take the locks of `keys`, as a list.
-
-    Three clients each want two or three locks at once, and keep what they have while they wait.
-    """
+    """`order(keys)`: the order in which to take the locks of `keys`, as a list."""
 
     KEYS = ("a", "b", "c", "d")
     KINDS = (FaultKind.STALL,)
@@ -285,7 +263,7 @@ class Order(Exercise):
         dice = self.trial.world.dice
         for _ in range(CALLS):
             keys = [dice.choice(self.KEYS) for _ in range(dice.choice((2, 3)))]
-            ordered = self.trial.of_process(node.name).decide(list, list(keys))
+            ordered = self.trial.decide(node, list, list(keys))
             self.trial.note(node, f"order({keys}) returns {ordered}")
             if set(ordered) != set(keys):
                 raise Violated("all locks are taken", f"order({keys}) returned {ordered}")

@@ -26,6 +26,7 @@ from lockkit.lab.course import (
     exercise_worlds,
     sequence,
 )
+from lockkit.lab.course.process import REAL, Copy, interpreters, packed
 from lockkit.lab.course.trial import Exercise, Trial
 from lockkit.lab.verify.sim.fault_profile import FaultKind, FaultProfile
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND
@@ -61,7 +62,7 @@ EXERCISES: dict[str, Callable[[Trial], Exercise]] = {
     "decide": exercise_group.Deciding, "file_slice": exercise_merging.SliceOfFiles,
     "bucket": exercise_tables.Placement, "two_holders": exercise_clocks.Witness,
 }  # fmt: skip
-"""The function's name -> its world. A class's docstring is its task."""
+"""The function's name -> its world. The notebook that begins the function has its task."""
 
 WORLDS = 200
 FAILED_MAX = 10
@@ -123,30 +124,37 @@ def judge(function: Callable[..., Any], *, worlds: int = WORLDS) -> Judged:
         raise ValueError(f"the function must be called {', '.join(EXERCISES)}, not {name!r}")
     if worlds < 1:
         raise ValueError("play at least one world")
+    try:
+        code = packed(function)
+    except Exception as error:
+        why = f"{name}() uses what cannot be given to another process: {error}"
+        raise ValueError(f"{why}. Make it in a function") from error
     found = Judged(name, 0, 0, Counter())
-    for number in range(1, worlds + 1):
-        world = _world(name, number)
-        because = _play(world, EXERCISES[name], function)
-        found = replace(
-            found, worlds=number, requests=found.requests + len(world.memory_store.truth),
-            faults=found.faults + Counter({str(k): n for k, n in world.faults.items()}),
-            failed=found.failed + bool(because),
-        )  # fmt: skip
-        events = tuple(world.history()) if because else ()
-        if because and (not found.because or len(events) < len(found.events)):
-            found = replace(found, world=number, because=because, events=events)
-        if found.failed == FAILED_MAX:
-            break
+    with interpreters(code) as start:
+        for number in range(1, worlds + 1):
+            world = _world(name, number)
+            trial = Trial(world, name, start if number <= REAL else lambda _client: Copy(code))
+            because = _play(trial, EXERCISES[name])
+            found = replace(
+                found, worlds=number, requests=found.requests + len(world.memory_store.truth),
+                faults=found.faults + Counter({str(k): n for k, n in world.faults.items()}),
+                failed=found.failed + bool(because),
+            )  # fmt: skip
+            events = tuple(world.history()) if because else ()
+            if because and (not found.because or len(events) < len(found.events)):
+                found = replace(found, world=number, because=because, events=events)
+            if found.failed == FAILED_MAX:
+                break
     return found
 
 
-def _play(world: SimWorld, exercise: Callable[[Trial], Exercise], function: Any) -> str:
+def _play(trial: Trial, exercise: Callable[[Trial], Exercise]) -> str:
     """The rule that was broken, and how; "" if none was."""
     try:
-        trial = exercise(Trial(world, function))
-        world.play(STEPS)
-        world.finish()
-        trial.end()
+        played = exercise(trial)
+        trial.world.play(STEPS)
+        trial.world.finish()
+        played.end()
     except Violated as violated:
         return f"{violated.because} ({violated.invariant})"
     return ""

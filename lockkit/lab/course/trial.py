@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass, replace
-from functools import wraps
-from hashlib import sha256
-from inspect import isgenerator, unwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import inf
-from types import CodeType, FunctionType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from lockkit.errors import Unanswered
+from lockkit.lab.course.process import Copy, Interpreter, Said
 from lockkit.lab.verify.sim.clock import Time
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
@@ -36,48 +31,56 @@ class Trial:
     """The reader's function in one world."""
 
     world: SimWorld
-    function: Callable[..., Any]
+    name: str
+    start: Callable[[str], Copy | Interpreter]
+    clients: dict[str, Copy | Interpreter] = field(default_factory=dict)
 
     def call(self, node: Node, returns: type, *args: Any) -> Procedure[Any]:
         """Run the function's procedure; `Violated` if it fails, or never ends."""
-        name = self.function.__name__
-        try:
-            procedure = self.function(*args)
-            if not isgenerator(procedure):
-                raise TypeError("it sends no request: write `answer = yield Put(...)`")
-            found = yield from _bounded(name, procedure)
-        except Exception as error:
-            raise Violated("the function ends", _raised(name, error)) from error
+        if self.ask(node, "call", args)[0] != "runs":
+            self.raised("TypeError: it sends no request: write `answer = yield Put(...)`")
+        answer: Any = None
+        throttled = 0
+        for _ in range(REQUESTS_MAX):
+            kind, found = self.ask(node, "send", answer)
+            if kind == "returns":
+                break
+            if why := _unusable(found):
+                self.raised(f"TypeError: it yields {why}")
+            answer = yield found
+            throttled += isinstance(answer, Throttled)
+        else:
+            hint = f", {throttled} of them answered 429: after a 429, wait with `yield Sleep(1)`"
+            raise Violated("the function ends", f"{self.name}() has sent {REQUESTS_MAX} requests"
+                           f"{hint if throttled > REQUESTS_MAX // 2 else ''}")  # fmt: skip
         if type(found) is not returns and not (returns is not bool and found is None):
-            wanted = "True or False" if returns is bool else "a number or None"
-            raise Violated("the function answers", f"{name}() returned {found!r}, not {wanted}")
-        self.note(node, f"{name}() returns {found!r}")
+            self.wrong(found, "True or False" if returns is bool else "a number or None")
+        self.note(node, f"{self.name}() returns {found!r}")
         return found
 
-    def decide(self, returns: Any, *args: Any) -> Any:
+    def decide(self, node: Node, returns: Any, *args: Any) -> Any:
         """Call a function that sends no request; return its result. `Violated` if it fails."""
-        name = self.function.__name__
-        try:
-            found = self.function(*args)
-            if isgenerator(found):
-                raise TypeError("it only decides, and sends no request: leave out `yield`")
-        except Exception as error:
-            raise Violated("the function ends", _raised(name, error)) from error
+        kind, found = self.ask(node, "call", args)
+        if kind == "runs":
+            self.raised("TypeError: it only decides, and sends no request: leave out `yield`")
         if not isinstance(found, returns) or found != found:  # nan
-            wanted = "True or False" if returns is bool else _name_of(returns)
-            raise Violated("the function answers", f"{name}() returned {found!r}, not {wanted}")
+            self.wrong(found, "True or False" if returns is bool else _name_of(returns))
         return found
 
-    def of_process(self, name: str) -> Trial:
-        """The function with nothing remembered and a `hash` of its own, as in a new process."""
-        function: Any = unwrap(self.function)
+    def ask(self, node: Node, kind: str, value: Any) -> Said:
+        """Let the client's process call the function, or go on with it."""
+        if node.name not in self.clients:
+            self.clients[node.name] = self.start(node.name)
+        said = self.clients[node.name].ask(kind, value)
+        if said[0] == "raises":
+            self.raised(said[1])
+        return said
 
-        @wraps(self.function)
-        def alone(*args: Any) -> Any:
-            with _new_process(function, name):
-                return function(*args)
+    def wrong(self, found: Any, wanted: str) -> NoReturn:
+        raise Violated("the function answers", f"{self.name}() returned {found!r}, not {wanted}")
 
-        return replace(self, function=alone)
+    def raised(self, what: str) -> NoReturn:
+        raise Violated("the function ends", f"{self.name}() raised {what}")
 
     def put(self, key: str, body: bytes) -> None:
         """Put an object into the store before the world begins."""
@@ -87,50 +90,6 @@ class Trial:
 
     def note(self, node: Node, text: str) -> None:
         self.world.record(node.name, "note", {"text": text})
-
-
-@contextmanager
-def _new_process(function: FunctionType, name: str) -> Iterator[None]:
-    """While it lasts `hash` is its own; at its end, what the function remembers is undone."""
-    names, found = function.__globals__, dict[int, Any]()
-    _reach(function, names, found)
-    kept = [(each, copy(each)) for each in found.values() if isinstance(each, list | set | dict)]
-    before = {each: value for each, value in names.items() if id(value) in found or each == "hash"}
-    own = lambda value: int(sha256(f"{name} {value}".encode()).hexdigest(), 16)  # noqa: E731
-    names.setdefault("hash", own)
-    try:
-        yield
-    finally:
-        del names["hash"]
-        names.update(before)
-        for each, content in kept:
-            each.clear()
-            (each.extend if isinstance(each, list) else each.update)(content)
-        for each in found.values():
-            getattr(each, "cache_clear", bool)()
-
-
-def _reach(value: Any, names: dict[str, Any], found: dict[int, Any]) -> None:
-    """Find all in which a function may remember something."""
-    if id(value) in found:
-        return
-    found[id(value)], parts = value, list[Any]()
-    match value:
-        case FunctionType() if value.__globals__ is names:
-            parts = [value.__code__, value.__defaults__, value.__kwdefaults__, value.__dict__]
-            parts += [each.cell_contents for each in value.__closure__ or ()]
-        case CodeType():
-            parts = [*map(names.get, value.co_names), *value.co_consts]
-        case type() if value.__module__ == names.get("__name__"):
-            parts = [*vars(value).values(), *value.__bases__]
-        case list() | set() | tuple() | dict():
-            parts = [*(value.values() if isinstance(value, dict) else value)]
-        case _ if type(value).__module__ in (names.get("__name__"), "types"):
-            parts = [getattr(value, "__dict__", None)]
-        case _:  # of a cached function, a static one, a class's
-            parts = [getattr(value, "__wrapped__", None)]
-    for each in parts:
-        _reach(each, names, found)
 
 
 def for_sure(attempt: Callable[[], Procedure[T]]) -> Procedure[T]:
@@ -179,23 +138,6 @@ def taken(
         yield Sleep(pause_s)
 
 
-def _bounded(name: str, procedure: Generator[Any, Any, Any]) -> Procedure[Any]:
-    answer: Any = None
-    throttled = 0
-    for _ in range(REQUESTS_MAX):
-        try:
-            request = procedure.send(answer)
-        except StopIteration as done:
-            return done.value
-        if why := _unusable(request):
-            raise TypeError(f"it yields {why}")
-        answer = yield request
-        throttled += isinstance(answer, Throttled)
-    hint = f", {throttled} of them answered 429: after a 429, wait with `yield Sleep(1)`"
-    raise Violated("the function ends", f"{name}() has sent {REQUESTS_MAX} requests"
-                   f"{hint if throttled > REQUESTS_MAX // 2 else ''}")
-
-
 def _unusable(request: Any) -> str:
     """What is wrong with a request that no store could be sent; "" if nothing is."""
     kind = type(request).__name__
@@ -220,22 +162,8 @@ def _name_of(returns: Any) -> str:
     return f"a {returns.__name__}" if isinstance(returns, type) else "a number"
 
 
-def _raised(name: str, error: Exception) -> str:
-    at = error.__traceback__
-    lines = []
-    while at is not None:
-        if at.tb_frame.f_code.co_name == name:
-            lines.append(at.tb_lineno)
-        at = at.tb_next
-    where = f" in line {lines[-1]} of its code" if lines else ""
-    return f"{name}() raised {type(error).__name__}{where}: {error}"
-
-
 class Exercise:
-    """One world of an exercise, and its three clients. A broken rule raises `Violated`.
-
-    The docstring of an exercise is its task.
-    """
+    """One world of an exercise, and its three clients. A broken rule raises `Violated`."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
