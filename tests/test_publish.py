@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -117,6 +118,27 @@ def test_of_parallel_procedures_only_those_with_requests_run_in_threads() -> Non
     assert set(here) == {threading.get_ident()} != {other}
 
 
+def test_parallel_procedures_have_what_their_first_steps_have_left_of_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from lockkit.stores import within as limits
+
+    now_ms = [0]
+    monkeypatch.setattr(limits, "_clock", SimpleNamespace(boot_ms=lambda: now_ms[0]))
+
+    def limited(takes_ms: int) -> Procedure[float]:
+        now_ms[0] += takes_ms
+        yield Put(f"k{next(NAMES)}", b"", IfAbsent())
+        return limits.limit_ms()
+
+    def together() -> Procedure[Any]:
+        return (yield Parallel((limited(0), limited(800), limited(0))))
+
+    with limits.within(1.0):
+        found = run(together(), open_store(f"memory://publish-{next(NAMES)}"), CLOCK)
+    assert found == (1000, 1000, 1000)
+
+
 def test_ctrl_c_leaves_no_parallel_request_in_flight() -> None:
     """Neither where it meets the one that runs here, nor where the others are waited for, nor
     before the first request."""
@@ -146,10 +168,15 @@ def test_ctrl_c_leaves_no_parallel_request_in_flight() -> None:
     def together(*procedures: Procedure[None]) -> Procedure[Any]:
         return (yield Parallel(procedures))
 
+    def ends(code: int = 143) -> Procedure[None]:
+        if code:  # as a handler of a signal may
+            raise SystemExit(code)
+        yield from many_puts()
+
     before = set(threading.enumerate())
     ways = (interrupted(), many_puts()), (nothing(), interrupts()), (many_puts(), early())
-    for each in ways:
-        with pytest.raises(KeyboardInterrupt):
+    for each in (*ways, (many_puts(), ends())):
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
             run(together(*each), open_store(f"memory://publish-{next(NAMES)}"), CLOCK)
         assert set(threading.enumerate()) <= before
     assert next(put) < many

@@ -22,7 +22,7 @@ def at_once(
     results: list[Any] = [None] * len(procedures)
     requests: dict[int, Any] = {}
     errors: dict[int, BaseException] = {}
-    left = left_s()
+    left: float | None = None
 
     def one(place: int) -> None:
         try:
@@ -34,12 +34,13 @@ def at_once(
         except StopIteration as done:
             results[place] = done.value
         except BaseException as error:  # noqa: BLE001 - raised below, in the calling thread
-            errors[-1 if isinstance(error, KeyboardInterrupt) else place] = error
+            errors[place if isinstance(error, Exception) or stop.is_set() else -1] = error
             if not isinstance(error, Exception):
                 stop.set()
 
     for place in range(len(procedures)):
         one(place)
+    left = left_s()  # what these first steps have left of it
     alone, others = list(requests)[:1], list(requests)[1:]
     threads = [threading.Thread(target=one, args=(place,)) for place in others]
     try:
