@@ -89,6 +89,15 @@ def test_hudis_inflight_files_are_no_commits(version: int, *, empty: bool) -> No
         parse_commit(name[:17], name, b"" if empty else (HUDI / name).read_bytes())
 
 
+def test_a_commit_that_is_stored_compressed_is_not_kept_in_memory() -> None:
+    """A thousand times its size may have been in 256 of them, from a bucket that is not trusted."""
+    reader, out = fastavro.reader(io.BytesIO((HUDI / UPSERTS[9]).read_bytes())), io.BytesIO()
+    fastavro.writer(out, json.loads(reader.metadata["avro.schema"]), reader, codec="deflate")
+    one, again = (parse_commit(T, UPSERTS[9], bytes(out.getvalue())) for _ in "12")
+    assert one == again
+    assert one is not again
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("names", [UPSERTS, CLUSTERINGS])
 def test_hudi_would_have_written_the_same_bytes(version: int, names: Mapping[int, str]) -> None:

@@ -261,7 +261,7 @@ def _to_hudi(stat: WriteStat) -> dict[str, Any]:
 
 def parse_commit(instant: str, key: str, body: bytes, stat: Any = None) -> CommitFiles:
     """Parse a commit's file; a `TableError` names the file if it makes no sense."""
-    known = stat is None and len(body) <= KNOWN_BYTES_MAX
+    known = stat is None and len(body) <= KNOWN_BYTES_MAX and b"deflate" not in body
     return (_parse_commit if known else _parse_commit.__wrapped__)(instant, key, body, stat)
 
 
