@@ -197,16 +197,16 @@ def _numbers(data: Any, place: Place) -> tuple[Any, Place]:
         if len(found) == 1 and len(byte) and (byte == byte[0]).all():
             byte = byte[:1]
         found = found | _seven(byte, shift)
-        plus, shift, more = plus + 1, shift + 7, np.flatnonzero(byte > 0x7F)
-        if not 0 < len(more) == len(byte):
+        plus, shift, more = plus + 1, shift + 7, byte > 0x7F
+        if not (more.any() and more.all()):
             break
-    if len(more):
-        at, plus = at + plus, 0
-    while len(more):
-        byte = data[at[more]]
-        found[more] |= _seven(byte, shift)
-        at[more] += 1
-        shift, more = shift + 7, more[byte > 0x7F]
+    if more.any():
+        at, plus = at + (plus - 1), 1
+    while more.any():
+        at = at + more
+        byte = data[at] * more
+        found |= _seven(byte, shift)
+        shift, more = shift + 7, byte > 0x7F
     signed = (found >> np.uint64(1)).view(np.int64) ^ -(found & np.uint64(1)).view(np.int64)
     return signed, Place(at, plus)
 
