@@ -72,6 +72,13 @@ def test_keys_that_differ_at_their_end_alone_are_found_beside_others(
         assert_as_arrow(list(index), [*shuffled, *shuffled[:3]])
 
 
+@pytest.mark.parametrize("head", ["{}", "orders-{}-2026-", "{}0000000"])
+def test_keys_that_differ_before_their_last_eight_bytes_too_are_told_apart(head: str) -> None:
+    every = [head.format(first) + f"{n:08d}" for first in "ab" for n in range(50)]
+    assert_as_arrow([*every[::2]], [*every])
+    assert_as_arrow([*every[:50]], [*every])
+
+
 def test_a_key_has_the_same_hash_beside_shorter_and_beside_longer_keys() -> None:
     every = ["k" * n for n in range(40)] + [f"{'k' * n}a" for n in range(40)]
     together = hashed(pa.array(every))
