@@ -311,6 +311,17 @@ SendsLast(c) ==                          \* the mistake: data after the offer
     /\ objects' = [objects EXCEPT ![a.t].data = @ \cup {c}]
     /\ Moves(c, Looks(a, "turn")) /\ Rest /\ Quiet
 
+(* An update whose fence was read beside its reservation lists while it sends its files: it decides
+   by both, or offers on what that fence had.                                                    *)
+ListsBeside(c) ==
+    LET a == clients[c]
+        b == [a EXCEPT !.list = Listing, !.fence = a.known, !.before = a.known, !.listed = TRUE]
+    IN /\ a.pc = "try" /\ ~a.listed /\ ~Blind(c)
+       /\ IF Right("listed beside") /\ Greatest(b.list.done) > a.t
+          THEN Moves(c, Looks(a, "withdraw"))
+          ELSE \E next \in {"together", "put offer"} : Moves(c, [b EXCEPT !.pc = next])
+       /\ Rest /\ Quiet /\ UNCHANGED objects
+
 (* After a replacement of the fence without success.                                             *)
 Lost(c, a) ==
     IF ~Right("412 refuses") THEN [a EXCEPT !.pc = "deny"]
@@ -594,7 +605,7 @@ Init ==
     /\ acked = {} /\ denied = {} /\ passed = 0 /\ broken = {}
 
 Writes(c) == \/ Reserves(c) \/ ReservesAhead(c) \/ HasReserved(c) \/ Sends(c) \/ SendsLast(c) \/ Tries(c)
-             \/ Together(c) \/ Wins(c) \/ Denies(c) \/ ListsFirst(c) \/ Sees(c) \/ Offers(c)
+             \/ ListsBeside(c) \/ Together(c) \/ Wins(c) \/ Denies(c) \/ ListsFirst(c) \/ Sees(c) \/ Offers(c)
              \/ Turns(c) \/ Withdraws(c)
 
 Next ==
