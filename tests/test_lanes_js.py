@@ -567,6 +567,7 @@ def test_several_requests_of_one_call_are_bracketed_and_the_answer_is_that_of_th
     ("lease/drift:63699", "arrows", "release: on its way"),
     ("lease:344", "arrows", "acquire: 412: arrived late"),
     ("lease/drift:63699", "marks", "fault: request held back"),
+    ("queue/not atomic:25122@73", "arrows", "push 0c75: on its way"),  # the store has it
 ])  # fmt: skip
 def test_a_late_answer_or_request_is_called_what_it_is(
     moment: str, kind: str, label: str

@@ -26,6 +26,16 @@ BEYOND = """(panel, controls) => {
     .filter((each) => each.getBoundingClientRect().right > end + 1).map((each) => each.className);
 }"""
 
+OVER = """(panel) => {
+  const all = [...panel.querySelectorAll("select, button, input:not([type=radio], [type=range])")]
+    .filter((each) => each.offsetParent && !each.closest(".lk"));
+  const boxes = all.map((each) => each.getBoundingClientRect());
+  return all.filter((_, n) => boxes.some((other, k) => k > n
+    && Math.min(boxes[n].right, other.right) - Math.max(boxes[n].left, other.left) > 1
+    && Math.min(boxes[n].bottom, other.bottom) - Math.max(boxes[n].top, other.top) > 1))
+    .map((each) => each.outerHTML.slice(0, 200));
+}"""
+
 
 def test_no_control_of_a_panel_is_cut_in_a_narrow_notebook(lab: Server, page: Any) -> None:
     page.set_viewport_size({"width": 800, "height": 1000})
@@ -34,6 +44,7 @@ def test_no_control_of_a_panel_is_cut_in_a_narrow_notebook(lab: Server, page: An
     panels.nth(len(PANELS) - 1).wait_for(state="attached", timeout=LATER_MS)
     for n in range(len(PANELS)):
         assert seen(page, panels.nth(n)).evaluate(BEYOND, CONTROLS) == [], PANELS[n]
+        assert panels.nth(n).evaluate(OVER) == [], "one control covers another"
 
 
 TALL = (
@@ -98,4 +109,10 @@ def test_no_picture_is_cut_or_scrolled_sideways_in_a_narrow_notebook(
     assert page.locator(".lp-matrix tr").count() > 20 and page.locator(".lk-rows tr").count() > 2
     story = page.locator(".lockkit-latest")
     shown, whole = story.evaluate("each => [each.clientHeight, each.scrollHeight]")
+    page.set_viewport_size({"width": 1400, "height": 4000})  # its legend was on two lines before
+    page.wait_for_function("""() => {
+      const [names, legend] = [".xaxislayer-above", ".legend"].map((each) =>
+        document.querySelector(`.lockkit-probe ${each}`).getBoundingClientRect());
+      return names.width > 300 && legend.top >= names.bottom;
+    }""", timeout=LATER_MS)
     assert shown < 500 and (whole > shown or width > 800), "a long story's end is shown first"

@@ -243,13 +243,15 @@ class View {
     this.proof.hidden = true;
     this.seek();
     this.back = html("span", "lk-away", "", this.bar);
-    const label = html("label", "lk-check", "", this.bar);
+    const ends = html("span", "lk-ends", "", this.bar);   // they go to the next line together
+    const label = html("label", "lk-check", "", ends);
     this.box = html("input", "", "", label);
     Object.assign(this.box, { type: "checkbox", checked: false });
     label.append(" reads");
     this.box.addEventListener("change", () => this.showReads(this.box.checked));
     this.saves = this.button("Export", "Save this run as one HTML page, which needs no kernel", () => this.model.send({ type: "export" }));
     this.ask = this.button("?", "Keys", () => this.help(this.keys.hidden));
+    ends.append(this.saves, this.ask);
   }
 
   /** The search: what it finds is marked, Enter goes from one to the next, the count is said. */

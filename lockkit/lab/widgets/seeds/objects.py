@@ -252,7 +252,7 @@ class _Objects:
                 yield Trip(f"x{number}", one.client, one.request, sent_ms, one.at_ms,
                            inf, one.answer), one  # fmt: skip
         for task in self.world.tasks:
-            if task.phase is TaskPhase.SENT and (id(task.request), task.at_ms) not in sent:
+            if task.phase in _UNDER_WAY and (id(task.request), task.at_ms) not in sent:
                 number += 1
                 yield Trip(f"x{number}", task.node.name, task.request, task.at_ms, None, inf), None
 
