@@ -17,6 +17,7 @@ import botocore.parsers
 import botocore.session
 import botocore.utils
 from botocore.config import Config
+from botocore.hooks import HierarchicalEmitter
 
 from lockkit.protocol.outcome import Unknown
 from lockkit.stores import StoreOptions, tokens
@@ -199,9 +200,11 @@ def time_of(text: Any) -> datetime:
 
 
 @cache
-def _handlers() -> Any:
+def _handlers() -> HierarchicalEmitter:
     """botocore's own handlers: to register them takes most of a client's creation."""
-    return botocore.session.Session()._original_handler
+    handlers = HierarchicalEmitter()
+    botocore.session.Session(event_hooks=handlers)
+    return handlers
 
 
 def _share_loader(session: botocore.session.Session) -> None:
