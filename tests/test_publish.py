@@ -173,9 +173,15 @@ def test_ctrl_c_leaves_no_parallel_request_in_flight() -> None:
             raise SystemExit(code)
         yield from many_puts()
 
+    def fails(error: str = "before its first request") -> Procedure[None]:
+        if error:
+            raise ValueError(error)
+        yield from many_puts()
+
     before = set(threading.enumerate())
     ways = (interrupted(), many_puts()), (nothing(), interrupts()), (many_puts(), early())
-    for each in (*ways, (many_puts(), ends())):
+    nested = fails(), together(early(), many_puts())
+    for each in (*ways, (many_puts(), ends()), nested):
         with pytest.raises((KeyboardInterrupt, SystemExit)):
             run(together(*each), open_store(f"memory://publish-{next(NAMES)}"), CLOCK)
         assert set(threading.enumerate()) <= before

@@ -236,7 +236,8 @@ def perform(
             from lockkit.runtime.parallel import at_once  # a lock does nothing in parallel
 
             end = stop or threading.Event()
-            return at_once(procedures, lambda *at: run(at[0], store, clock, emit, end, at[1]), end)
+            by = store, clock, emit, end
+            return at_once(procedures, lambda p, r: run(p, *by, r), end, SiblingInterrupted)
         case Exclusive():
             raise AssertionError("the runner of a lock client's procedures must hold its turn")
         case _:

@@ -11,17 +11,17 @@ from lockkit.stores.within import left_s, within
 
 
 def at_once(
-    procedures: Sequence[Any], run: Callable[[Any, Any], Any], stop: threading.Event
+    procedures: Sequence[Any], run: Callable[[Any, Any], Any], stop: threading.Event,
+    stopped: type[BaseException],
 ) -> tuple[Any, ...]:
     """Run the first one here and each further one in its own thread; all have ended on return.
 
     One that ends without a request gets no thread. `run`, given a procedure and its first request,
-    ends early once `stop` is set. After Ctrl-C, which only this thread receives, each ends with the
-    request that it has sent.
+    raises `stopped` once `stop` is set. After Ctrl-C, which only this thread receives, each ends
+    with the request that it has sent.
     """
     results: list[Any] = [None] * len(procedures)
-    requests: dict[int, Any] = {}
-    errors: dict[int, BaseException] = {}
+    requests, errors = dict[int, Any](), dict[int, BaseException]()
     left: float | None = None
 
     def one(place: int) -> None:
@@ -34,7 +34,7 @@ def at_once(
         except StopIteration as done:
             results[place] = done.value
         except BaseException as error:  # noqa: BLE001 - raised below, in the calling thread
-            errors[place if isinstance(error, Exception) or stop.is_set() else -1] = error
+            errors[place if isinstance(error, Exception | stopped) else -1] = error
             if not isinstance(error, Exception):
                 stop.set()
 
