@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
 import pytest
-from suite_plugin import by_weight, in_turn
+from suite_plugin import WAITING, by_weight, in_turn
 
 ROOT = Path(__file__).parents[1]
 MARK = "LOCKKIT_DELIBERATE"
@@ -168,17 +169,20 @@ def test_browser_tests_are_skipped_with_a_reason_that_names_the_remedy(
     assert re.search(r"=+ \d+ skipped in ", run.stdout), run.stdout
 
 
-def test_the_longest_groups_come_first(request: pytest.FixtureRequest) -> None:
-    class Fake:
-        def __init__(self, name: str, *marks: pytest.Mark) -> None:
-            self.nodeid, self.marks = name, marks
+class Fake:
+    """A test as far as its order in a run goes."""
 
-        def iter_markers(self) -> tuple[pytest.Mark, ...]:
-            return self.marks
+    def __init__(self, name: str, *marks: pytest.Mark) -> None:
+        self.nodeid, self.marks = name, marks
 
-        def get_closest_marker(self, name: str) -> pytest.Mark | None:
-            return next((each for each in self.marks if each.name == name), None)
+    def iter_markers(self) -> tuple[pytest.Mark, ...]:
+        return self.marks
 
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return next((each for each in self.marks if each.name == name), None)
+
+
+def test_the_longest_groups_come_first() -> None:
     group = pytest.mark.xdist_group("g").mark
     items = [
         Fake("quick"), Fake("slow", pytest.mark.slow.mark), Fake("a", group),
@@ -186,6 +190,16 @@ def test_the_longest_groups_come_first(request: pytest.FixtureRequest) -> None:
     ]  # fmt: skip
     names = [each.nodeid for each in by_weight(items)]  # type: ignore[arg-type]
     assert names == ["a", *(f"s{number}" for number in range(9)), "slow", "quick"]
+
+
+def test_groups_that_wait_begin_one_after_another_beside_tests_that_compute() -> None:
+    waiting = [Fake(name, pytest.mark.xdist_group(name).mark) for name in WAITING for _ in "ab"]
+    items = [*waiting, *(Fake(f"q{number}") for number in range(90))]
+    names = [each.nodeid for each in by_weight(items)]  # type: ignore[arg-type]
+    assert sorted(names) == sorted(each.nodeid for each in items)
+    begin = [names.index(name) for name in WAITING]
+    assert {after - before for before, after in pairwise(begin)} == {12}
+    assert begin[-1] < 2 / 3 * len(names)
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])
