@@ -235,9 +235,8 @@ def perform(
         case Parallel(procedures):
             from lockkit.runtime.parallel import at_once  # a lock does nothing in parallel
 
-            end = stop or threading.Event()
-            by = store, clock, emit, end
-            return at_once(procedures, lambda p, r: run(p, *by, r), end, SiblingInterrupted)
+            by = store, clock, emit, stop or threading.Event()
+            return at_once(procedures, lambda p, r: run(p, *by, r), by[-1], SiblingInterrupted)
         case Exclusive():
             raise AssertionError("the runner of a lock client's procedures must hold its turn")
         case _:
