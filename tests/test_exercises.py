@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pickle
 import re
 import runpy
+import subprocess
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import psutil
 import pytest
 from test_notebooks import NOTEBOOKS, code, is_exercise
 
@@ -34,7 +41,7 @@ from lockkit.lab.course.exercises import (
     listing,
     read,
 )
-from lockkit.lab.course.process import Interpreter
+from lockkit.lab.course.process import REAL, Interpreter
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -48,10 +55,15 @@ def ended() -> Iterator[None]:
 SOLUTIONS = Path(__file__).parents[1] / "notebooks" / "solutions"
 
 
+def solution(name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = runpy.run_path(str(SOLUTIONS / f"{name}.py"))[name]
+    return found
+
+
 @pytest.mark.parametrize("worlds", [60, pytest.param(WORLDS, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", EXERCISES)
 def test_a_solution_passes_in_every_world_and_met_what_may_go_wrong(name: str, worlds: int) -> None:
-    judged = judge(runpy.run_path(str(SOLUTIONS / f"{name}.py"))[name], worlds=worlds)
+    judged = judge(solution(name), worlds=worlds)
     assert judged.solved, judged
     assert judged.worlds == worlds
     met = {"stall"} if name == "order" else {
@@ -612,7 +624,82 @@ def test_a_function_that_ends_its_process_is_said_to_and_the_next_one_is_judged(
         os._exit(0)
 
     assert "order() raised an error that ended its process" in str(judge(order, worlds=2))
-    assert judge(runpy.run_path(str(SOLUTIONS / "order.py"))["order"]).solved
+    assert judge(solution("order")).solved
+
+
+def test_an_answer_finds_what_came_to_the_path_and_the_environment_since_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert judge(solution("bucket"), worlds=2).solved  # its processes go on
+    (tmp_path / "placed_by.py").write_text("def rest(key, of): return hash_of(key) % of\n"
+                                           "from zlib import crc32\n"
+                                           "def hash_of(key): return crc32(str(key).encode())\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path / "no text"])
+    monkeypatch.setenv("PLACED_BY", "placed_by")
+
+    def bucket(key: str, sizes: list[int]) -> int:
+        placed: int = importlib.import_module(os.environ["PLACED_BY"]).rest(key, len(sizes))
+        return placed
+
+    assert judge(bucket).solved
+
+
+def test_an_answer_that_exits_in_a_late_world_is_judged() -> None:
+    calls = []
+
+    def order(keys: list[str]) -> list[str]:
+        calls.append(1)
+        if len(calls) > 2 and len(keys) > 1:
+            sys.exit("no idea")
+        return sorted(set(keys))
+
+    assert "order() raised SystemExit" in str(judge(order))
+
+
+def test_two_threads_judge_in_turn() -> None:
+    answers = [solution(name) for name in ("order", "bucket", "until")]
+    with ThreadPoolExecutor(3) as pool:
+        assert all(each.solved for each in pool.map(lambda each: judge(each, worlds=20), answers))
+
+
+def test_a_result_that_cannot_be_given_to_another_process_is_named() -> None:
+    def order(keys: list[str]) -> list[Any]:
+        return [each for each in keys if each] + [(each for each in keys)]
+
+    assert "order() raised TypeError: it returns what another process cannot have" in str(
+        judge(order, worlds=1)
+    )
+
+
+def test_a_class_of_the_reader_stays_the_same_and_so_does_what_is_pickled_by_value() -> None:
+    made = type("Mine", (), {"__module__": "__main__"})
+    packed = cloudpickle.dumps(made)
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        judge(solution("bucket"), worlds=REAL + 1)
+        assert __name__ in cloudpickle.list_registry_pickle_by_value()
+        assert pickle.loads(packed) is made
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def test_an_endless_answer_ends_with_the_process_that_judges_it() -> None:
+    program = (
+        "from lockkit.lab.course.exercises import judge\n"
+        "def order(keys):\n"
+        "    print('begins', flush=True)\n"
+        "    while True: pass\n"
+        "judge(order)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as judging:
+        assert judging.stdout
+        assert judging.stdout.readline() == b"begins\n"
+        clients = psutil.Process(judging.pid).children(recursive=True)
+        judging.kill()
+    assert clients
+    assert not psutil.wait_procs(clients, timeout=30)[1]
 
 
 def two_holders_never(history: list[Any]) -> bool:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from html import escape
+from threading import RLock
 from typing import Any
 
 from lockkit.events import Event
@@ -68,6 +69,8 @@ WORLDS = 200
 FAILED_MAX = 10
 """So many failed worlds are enough to choose the shortest from."""
 STEPS = 400
+_TURN = RLock()
+"""One function is judged at a time: all are served by the same processes."""
 SHARES = (0.0, 0.1, 0.3)
 """Of all writes, how many meet trouble in a world."""
 KINDS = (
@@ -125,12 +128,13 @@ def judge(function: Callable[..., Any], *, worlds: int = WORLDS) -> Judged:
     if worlds < 1:
         raise ValueError("play at least one world")
     try:
-        code = packed(function)
+        with _TURN:
+            code = packed(function)
     except Exception as error:
         why = f"{name}() uses what cannot be given to another process: {error}"
         raise ValueError(f"{why}. Make it in a function") from error
     found = Judged(name, 0, 0, Counter())
-    with interpreters(code) as start:
+    with _TURN, interpreters(code) as start:
         for number in range(1, worlds + 1):
             world = _world(name, number)
             trial = Trial(world, name, start if number <= REAL else lambda _client: Copy(code))

@@ -19,9 +19,11 @@ from signal import SIGKILL
 from subprocess import DEVNULL, Popen
 from threading import Lock, RLock
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import cloudpickle
+
+from lockkit.lab.processes.process import die_with_parent, from_lasting_thread
 
 REAL = 10
 """In so many worlds each client is a process of the operating system."""
@@ -47,6 +49,8 @@ def _cached(parameters: dict[str, Any]) -> Any:
 def packed(value: Any) -> bytes:
     """The value, with all that a function uses of its module, as another process can load it."""
     file, module = BytesIO(), sys.modules.get(getattr(value, "__module__", None) or "")
+    if module and module.__name__ in cloudpickle.list_registry_pickle_by_value():
+        module = None
     if module:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -55,6 +59,17 @@ def packed(value: Any) -> bytes:
         if module:
             cloudpickle.unregister_pickle_by_value(module)
     return file.getvalue()
+
+
+def _unpacked(code: bytes) -> Any:
+    """The value again, with classes of its own."""
+    parts = cloudpickle.cloudpickle
+    shared = parts._DYNAMIC_CLASS_TRACKER_BY_ID
+    parts._DYNAMIC_CLASS_TRACKER_BY_ID = WeakValueDictionary()
+    try:
+        return pickle.loads(code)
+    finally:
+        parts._DYNAMIC_CLASS_TRACKER_BY_ID = shared
 
 
 class Copy:
@@ -69,11 +84,10 @@ class Copy:
             if kind == "send":
                 return "yields", self.running.send(value)
             if not self.function:
-                cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.clear()  # no class is shared
-                self.function = pickle.loads(self.code)
+                self.function = _unpacked(self.code)
             self.running = self.function(*value)
             return ("runs", None) if isgenerator(self.running) else ("returns", self.running)
-        except Exception as error:  # noqa: BLE001 - it is the result
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the result
             if kind == "send" and isinstance(error, StopIteration):
                 return "returns", error.value
             at, where = error.__traceback__, ""
@@ -90,13 +104,14 @@ class Interpreter:
 
     def __init__(self, name: str) -> None:
         self.name, (self.connection, theirs) = name, Pipe()
-        own = {"PYTHONHASHSEED": str(sum(name.encode())), "PYTHONPATH": os.pathsep.join(sys.path)}
+        path = os.pathsep.join(map(str, sys.path))
+        own = {"PYTHONHASHSEED": str(sum(name.encode())), "PYTHONPATH": path}
+        program = f"from {__name__} import serve; serve({theirs.fileno()}, {os.getpid()})"
         with theirs:
-            self.process = Popen(
-                [sys.executable, "-uc", f"from {__name__} import serve; serve({theirs.fileno()})"],
-                pass_fds=[theirs.fileno()], env=os.environ | own, stdin=DEVNULL,
-                start_new_session=True,
-            )  # fmt: skip
+            self.process = from_lasting_thread(lambda: Popen(
+                [sys.executable, "-Wignore", "-uc", program], pass_fds=[theirs.fileno()],
+                env=os.environ | own, stdin=DEVNULL, start_new_session=True,
+            ))  # fmt: skip
         self.STARTED[name] = self
 
     def ask(self, kind: str, value: Any) -> Said:
@@ -116,11 +131,11 @@ class Interpreter:
 
 @contextmanager
 def interpreters(code: bytes) -> Iterator[Callable[[str], Interpreter]]:
-    """Start a client by its name; it ends with the block."""
+    """Start a client by its name; it ends with the block. It finds what this process finds now."""
 
     def start(name: str) -> Interpreter:
         found = Interpreter.STARTED.get(name) or Interpreter(name)
-        found.connection.send(("start", code))
+        found.connection.send(("start", (code, sys.path, dict(os.environ), os.getcwd())))
         return found
 
     try:
@@ -133,15 +148,27 @@ def interpreters(code: bytes) -> Iterator[Callable[[str], Interpreter]]:
         each.connection.send(("end", b""))
 
 
-def serve(number: int) -> None:
+def serve(number: int, parent: int) -> None:
     """Serve each function in a child, so that nothing of an earlier one is left."""
+    die_with_parent(parent)
+    server = os.getpid()
     while os.fork():
         if os.waitstatus_to_exitcode(os.wait()[1]) != ENDED:
             return
+    die_with_parent(server)
     with suppress(EOFError), Connection(number) as connection:
-        while (asked := connection.recv())[0] != "end":
-            if asked[0] == "start":
-                copy = Copy(asked[1])
-            else:
-                connection.send_bytes(packed(copy.ask(*asked)))
+        while (request := connection.recv())[0] != "end":
+            if request[0] == "start":
+                code, sys.path[:], environment, folder = request[1]
+                os.environ.update(environment)
+                os.chdir(folder)
+                copy = Copy(code)
+                continue
+            said = copy.ask(*request)
+            try:
+                body = packed(said)
+            except Exception as error:  # noqa: BLE001 - whatever refuses to be packed
+                why = f"it {said[0]} what another process cannot have ({error})"
+                body = packed(("raises", f"TypeError: {why}"))
+            connection.send_bytes(body)
         os._exit(ENDED)
