@@ -96,7 +96,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Independent procedures that are carried out in parallel.
+    """Independent procedures that are carried out in parallel, each from its first request on.
 
     Answered by the tuple of their results. If some raise, the first of them, in this order, is
     raised here after all have ended: none of them is still running.

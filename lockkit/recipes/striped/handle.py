@@ -36,7 +36,7 @@ from lockkit.recipes.stripes import (
     stripe_key,
 )
 from lockkit.recipes.taking import carry_out, confirmed, give_all, take_all
-from lockkit.runtime import Parallel, Procedure, run
+from lockkit.runtime import BlockingCall, Parallel, Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import open_store
 from lockkit.stores.within import within
@@ -260,7 +260,6 @@ def _release(locks: Sequence[Lock]) -> Procedure[None]:
     """Releases run in parallel, so together they take one round trip."""
 
     def let_go(lock: Lock) -> Procedure[None]:
-        lock.release()
-        yield from ()
+        yield BlockingCall(lock.release)
 
     yield Parallel(tuple(let_go(each) for each in locks))
