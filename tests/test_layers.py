@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -245,6 +246,14 @@ def test_a_layer_imports_only_lower_layers_and_its_own_sdks(room: str) -> None:
     found = [said for each in inside for name in source_of(MODULES[each]).imports
              if (said := misplaced(room, each, name))]  # fmt: skip
     assert inside and found == []
+
+
+def test_nothing_outside_the_laboratory_runs_one_of_its_modules_by_name() -> None:
+    """`python -m` loads it, and no import shows that."""
+    found = [each for each, path in MODULES.items()
+             if not f"{each}.".startswith("lab.") and each not in {*JOINTS, "cli"}  # by a command
+             and re.search(r"""["']lockkit\.lab\b""", path.read_text())]  # fmt: skip
+    assert found == []
 
 
 def misplaced(room: str, module: str, name: str) -> str:

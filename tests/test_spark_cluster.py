@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from spark_world import APART, by_hudi_rs, stored
 
-from lockkit.lab.processes.process import kill_tree
+from lockkit.lab.processes.process import guarded, kill_tree
 from lockkit.spark.connect import Server, await_server, free_port, spark_home
 from lockkit.spark.java import LEAN_JVM, spark_env
 
@@ -38,7 +38,7 @@ def running(command: list[str], env: dict[str, str], log: Path) -> Iterator[None
 @contextmanager
 def connect(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
     server = Server.plan(folder, cores=2)
-    with running(server.command, spark_env() | server.env, folder / "server.log"):
+    with running(guarded(*server.command), spark_env() | server.env, folder / "server.log"):
         await_server(server.remote)
         yield server.remote, server.client_env
 

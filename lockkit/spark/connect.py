@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,7 +56,7 @@ class ServerGone(StatedError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The command and the address of a Connect server. The supervisor starts it."""
+    """The command and the address of a Connect server. Who starts it also ends it."""
 
     command: list[str]
     env: dict[str, str]
@@ -75,7 +74,6 @@ class Server:
             "spark.driver.extraJavaOptions": LEAN_JVM + archive_options(LEAN_JVM, spark_env()),
         }
         command = [
-            sys.executable, "-m", "lockkit.lab.processes.process", str(os.getpid()),
             str(spark_home() / "bin" / "spark-submit"), "--class", CLASS,
             "--master", f"local[{cores or min(4, os.cpu_count() or 2)}]", "--name", "lockkit",
         ]  # fmt: skip

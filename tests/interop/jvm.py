@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from environment import Unavailable, run
 
+from lockkit.lab.processes.process import guarded
 from lockkit.lab.processes.services.service import ServiceUnavailable, jars
 from lockkit.spark.java import NoJava, find_java
 
@@ -26,7 +26,7 @@ class Party:
         command = [java(), "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
                    "-cp", classpath, str(PROGRAMS / program), *arguments]  # fmt: skip
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "lockkit.lab.processes.process", str(os.getpid()), *command],
+            guarded(*command),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True,
         )  # fmt: skip
         assert self._line() == "ready", log.read_text()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -20,6 +18,7 @@ from typing import Any
 from environment import Unavailable
 from jvm import WITH_ALL, fetched, java
 
+from lockkit.lab.processes.process import guarded
 from lockkit.spark.connect import free_port
 
 KAFKA = ("org.apache.kafka", "kafka_2.13", "3.9.1")
@@ -56,10 +55,9 @@ class Broker:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-2000:]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "lockkit.lab.processes.process", str(os.getpid()), *program,
-             "kafka.Kafka", str(file)],
+            guarded(*program, "kafka.Kafka", str(file)),
             stdout=log.open("w"), stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        )
         end = time.monotonic() + START_S
         while not _answers(self.address):
             if time.monotonic() > end or self._process.poll() is not None:

@@ -25,7 +25,7 @@ from lockkit.lab.course.program import (
 )
 from lockkit.lab.course.program_control import ClaimTrap, ProgramProcess
 from lockkit.lab.course.ticking import ticks
-from lockkit.lab.processes.process import FLEET, kill_tree, leftovers
+from lockkit.lab.processes.process import FLEET, guarded, kill_tree, leftovers
 from lockkit.lab.processes.temporary import TemporaryFolder
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import check
@@ -122,8 +122,9 @@ class Programs:
         server = Server.plan(self._folder)
         with (self._folder / "spark.log").open("w") as log:
             self._spark_server = subprocess.Popen(
-                server.command, env=env | server.env | {FLEET: self._id}, stdin=subprocess.PIPE,
-                stdout=log, stderr=log, text=True, process_group=0, cwd=self._folder,
+                guarded(*server.command), env=env | server.env | {FLEET: self._id},
+                stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, process_group=0,
+                cwd=self._folder,
             )  # fmt: skip
         os.environ.update(server.client_env)
         return env | server.client_env, server.remote

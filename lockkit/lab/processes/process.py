@@ -172,6 +172,11 @@ def leftovers(fleet: str | None = None) -> list[int]:
     return found
 
 
+def guarded(*command: str) -> list[str]:
+    """The command that runs `command` as a child which cannot outlive this process."""
+    return [sys.executable, "-m", __name__, str(os.getpid()), *command]
+
+
 def main(arguments: list[str]) -> int:
     parent, command = int(arguments[0]), arguments[1:]
     if DEATH_SIGNAL:

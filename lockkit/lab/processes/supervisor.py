@@ -36,7 +36,15 @@ from lockkit.lab.processes.child import (
     serve,
 )
 from lockkit.lab.processes.fleet import Plan
-from lockkit.lab.processes.process import FLEET, freeze, kill_tree, leftovers, send_signal, tree
+from lockkit.lab.processes.process import (
+    FLEET,
+    freeze,
+    guarded,
+    kill_tree,
+    leftovers,
+    send_signal,
+    tree,
+)
 from lockkit.lab.processes.writer_plan import WriterPlan
 
 TICK_S = 0.25
@@ -165,7 +173,7 @@ class Supervisor:
             server = connect.Server.plan(self._run_dir)
             remote = server.remote
             env |= server.client_env
-            self._serve(SPARK, server.command, env | server.env)
+            self._serve(SPARK, guarded(*server.command), env | server.env)
         for index in range(plan.writers):
             name = f"W{index + 1}"
             writer = asdict(self._writer(name, index, endpoint, remote))

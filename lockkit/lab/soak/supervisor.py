@@ -15,7 +15,7 @@ from typing import Any
 from lockkit.events import Event
 from lockkit.lab.processes.child import Channel, serve
 from lockkit.lab.processes.fleet import Plan
-from lockkit.lab.processes.process import own_mb, rss_mb
+from lockkit.lab.processes.process import guarded, own_mb, rss_mb
 from lockkit.lab.processes.services.objects import ADDRESSES
 from lockkit.lab.processes.supervisor import (
     OWN_CREDENTIALS,
@@ -88,12 +88,11 @@ class SoakSupervisor(Supervisor):
         from lockkit.lab.faults import Proxy
 
         port = free_port(ADDRESSES)
-        self._serving = [
-            sys.executable, "-m", "lockkit.lab.processes.process", str(os.getpid()),
+        self._serving = guarded(
             sys.executable, "-m", "lockkit", "serve", "--port", str(port),
             "--db", str(self._run_dir / "store.sqlite"),
             "--profile", self._plan.profile or PROFILES[self._plan.provider],
-        ]  # fmt: skip
+        )  # fmt: skip
         self._launch(SERVER)
         try:
             await_server(f"sc://127.0.0.1:{port}", timeout_s=SERVER_READY_S)

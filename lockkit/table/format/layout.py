@@ -30,7 +30,9 @@ COMPACT = "COMPACT"
 """The operation of a compaction."""
 NO_COMMIT = "null"
 """Hudi's value of `prevCommit` for a file group without an earlier slice."""
-METADATA_BYTES_MAX, KNOWN_BYTES_MAX = 64_000_000, 16_384
+METADATA_BYTES_MAX = 64_000_000
+KNOWN_BYTES_MAX = 16_384
+"""So large a commit is kept parsed, unless it is stored compressed: it may be long then."""
 EXTRA_BYTES_MAX = 100_000
 """The limit for a caller's data in a commit, such as the checkpoint of its source."""
 PARTITION_FILE = ".hoodie_partition_metadata"

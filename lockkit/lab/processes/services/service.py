@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ import psutil
 
 from lockkit.clock import Clock
 from lockkit.errors import StatedError
-from lockkit.lab.processes.process import from_lasting_thread, kill_tree, tree
+from lockkit.lab.processes.process import from_lasting_thread, guarded, kill_tree, tree
 from lockkit.spark.connect import free_port, spark_home
 from lockkit.spark.java import NoJava, find_java
 
@@ -224,8 +223,7 @@ def jars() -> Path:
 def _child(command: list[str], folder: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start it in its own process group, so that only we pass on a terminal's Ctrl-C."""
     return from_lasting_thread(lambda: subprocess.Popen(
-        [sys.executable, "-m", "lockkit.lab.processes.process", str(os.getpid()), *command],
-        cwd=folder,
+        guarded(*command), cwd=folder,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])},
         stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0,
     ))  # fmt: skip

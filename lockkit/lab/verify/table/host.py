@@ -38,7 +38,9 @@ from lockkit.table.write.groups import OwnFiles
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
 
-CUT_OFF_MS, HELD_MS, OVERTAKEN_WAITS_MAX, FILES_S = 20_000, 600_000, 40, 0.1
+CUT_OFF_MS, HELD_MS, OVERTAKEN_WAITS_MAX = 20_000, 600_000, 40
+FILES_S = 0.1
+"""So long a writer takes at most to make its files, where it hardly pauses otherwise."""
 GOOD_GRANT = "a grant is good for a commit"
 EXPECTED = (TableError, LockLost, LockBusy, CommitUnknown, NoAnswer)
 """How a writer's procedure may end, besides well."""
