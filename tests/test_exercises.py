@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import importlib
 import json
 import os
@@ -12,19 +13,22 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import psutil
 import pytest
 from test_notebooks import NOTEBOOKS, code, is_exercise
 
+from lockkit.lab.course import process
 from lockkit.lab.course.exercises import (
     EXERCISES,
     WORLDS,
@@ -614,8 +618,28 @@ def test_what_cannot_be_given_to_another_process_is_named() -> None:
     def order(keys: list[str]) -> list[str]:
         return [*keys, str(next(numbers))]
 
-    said = r"order\(\) uses what cannot be given .*: cannot pickle 'generator' object. Make it in a"
+    said = r"order\(\) uses `numbers`, which cannot be given .* pickle 'generator' object. Make"
     with pytest.raises(ValueError, match=said):
+        judge(order)
+
+
+WHERE = contextvars.ContextVar[str]("WHERE")
+
+
+def here(keys: list[str]) -> list[str]:
+    return [WHERE.get()] if not keys else through_another(keys)
+
+
+def through_another(keys: list[str]) -> list[str]:
+    return [*here([]), *keys]
+
+
+def test_what_a_function_uses_through_another_one_is_named() -> None:
+    """The two call each other."""
+    def order(keys: list[str]) -> list[str]:
+        return [each for each in keys if here(keys)]
+
+    with pytest.raises(ValueError, match=r"order\(\) uses `WHERE`, which cannot be given"):
         judge(order)
 
 
@@ -623,8 +647,51 @@ def test_a_function_that_ends_its_process_is_said_to_and_the_next_one_is_judged(
     def order(keys: list[str]) -> list[str]:
         os._exit(0)
 
-    assert "order() raised an error that ended its process" in str(judge(order, worlds=2))
+    assert "order() ended its process (the function ends)" in str(judge(order, worlds=2))
     assert judge(solution("order")).solved
+
+
+def calls_of_this_process() -> int:
+    vars(zlib)["calls"] = calls = vars(zlib).get("calls", 0) + 1
+    return calls
+
+
+def test_a_function_that_ends_its_process_in_a_late_world_ends_nothing_else() -> None:
+    """Its story is drawn: the world is played again."""
+    def order(keys: list[str]) -> list[str]:
+        if calls_of_this_process() > 200:
+            os._exit(0)
+        return sorted(set(keys))
+
+    judged = judge(order)
+    assert "order() ended its process (the function ends)" in str(judged)
+    assert judged.world > REAL
+    assert judged.events
+    assert "calls" not in vars(zlib)
+
+
+@pytest.mark.parametrize("world", [1, REAL + 1])
+@pytest.mark.parametrize("way", ["computes", "waits"])
+def test_a_function_that_does_not_return_is_ended_and_named(
+    way: str, world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "LIMIT_S", 1.0)
+
+    def order(keys: list[str]) -> list[str]:
+        while calls_of_this_process() > 100 * (world - 1):
+            try:
+                if way == "waits":
+                    threading.Event().wait()
+            except BaseException:  # noqa: BLE001 - a reader may write it
+                pass
+        return sorted(set(keys))
+
+    judged = judge(order)
+    said = {"computes": "computed", "waits": "waited"}[way]
+    assert f"order() did not return: it has {said} for 1 s" in str(judged)
+    assert judged.failed == 1
+    assert judged.world >= world
+    assert "did not return" in judged._repr_html_()
 
 
 def test_an_answer_finds_what_came_to_the_path_and_the_environment_since_the_last_one(
@@ -667,9 +734,53 @@ def test_a_result_that_cannot_be_given_to_another_process_is_named() -> None:
     def order(keys: list[str]) -> list[Any]:
         return [each for each in keys if each] + [(each for each in keys)]
 
-    assert "order() raised TypeError: it returns what another process cannot have" in str(
-        judge(order, worlds=1)
-    )
+    said = "order() raised TypeError: it returns .*<generator .*, which another process cannot have"
+    assert re.search(said.replace("()", r"\(\)"), str(judge(order, worlds=1)))
+
+
+def test_a_generator_where_a_value_is_wanted_is_named_with_the_remedy() -> None:
+    def clean(commits: list[Any], retained: int) -> Any:
+        return (each for each in commits)
+
+    said = "clean() raised TypeError: it returns a generator: write `set(...)` around it"
+    assert said in str(judge(clean, worlds=1))
+
+
+class Wrapped(Generator[Any, Any, bool]):
+    """A generator of another kind."""
+
+    def __init__(self, steps: Any) -> None:
+        self.steps = steps
+
+    def send(self, value: Any) -> Any:
+        return self.steps.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self.steps.throw(*error)
+
+
+def test_a_right_answer_may_wrap_its_generator() -> None:
+    steps = solution("acquire")
+
+    def acquire(key: str, mine: bytes) -> Any:
+        return Wrapped(steps(key, mine))
+
+    assert judge(acquire, worlds=20).solved
+
+
+@pytest.mark.parametrize(("name", "as_"), [
+    ("bucket", np.int64), ("two_holders", np.bool_), ("until", np.float32), ("until", Fraction),
+    ("until", np.int64), ("append", np.int64), ("acquire", np.bool_),
+])  # fmt: skip
+def test_a_number_of_another_library_is_a_number(name: str, as_: Callable[[Any], Any]) -> None:
+    right = solution(name)
+
+    def steps(*args: Any) -> Any:
+        return as_((yield from right(*args)))
+
+    function = steps if name in ("append", "acquire") else lambda *args: as_(right(*args))
+    function.__name__ = name
+    assert judge(function, worlds=REAL + 5).solved
 
 
 def test_a_class_of_the_reader_stays_the_same_and_so_does_what_is_pickled_by_value() -> None:

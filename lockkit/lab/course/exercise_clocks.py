@@ -161,7 +161,7 @@ class Session(Exercise):
         if not isinstance(answer, Applied):
             return False
         answered_ms = node.clock.boot_ms()
-        until_ms = self.trial.decide(node, int | float, sent_ms, answered_ms, self.TTL_MS)
+        until_ms = self.trial.decide(node, float, sent_ms, answered_ms, self.TTL_MS)
         self.trial.note(node, f"until() is {until_ms / 1000:.2f} s by the clock of {node.name}")
         received_ms = max(
             each.at_ms for each in self.trial.world.memory_store.truth

@@ -27,8 +27,8 @@ from lockkit.lab.course import (
     exercise_worlds,
     sequence,
 )
-from lockkit.lab.course.process import REAL, Copy, interpreters, packed
-from lockkit.lab.course.trial import Exercise, Trial
+from lockkit.lab.course.process import REAL, Copy, Interpreter, hinders, interpreters, packed
+from lockkit.lab.course.trial import ENDS, Exercise, Trial
 from lockkit.lab.verify.sim.fault_profile import FaultKind, FaultProfile
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND
 from lockkit.lab.verify.sim.task import Violated
@@ -68,6 +68,7 @@ EXERCISES: dict[str, Callable[[Trial], Exercise]] = {
 WORLDS = 200
 FAILED_MAX = 10
 """So many failed worlds are enough to choose the shortest from."""
+LATER = "later worlds"
 STEPS = 400
 _TURN = RLock()
 """One function is judged at a time: all are served by the same processes."""
@@ -131,25 +132,39 @@ def judge(function: Callable[..., Any], *, worlds: int = WORLDS) -> Judged:
         with _TURN:
             code = packed(function)
     except Exception as error:
-        why = f"{name}() uses what cannot be given to another process: {error}"
-        raise ValueError(f"{why}. Make it in a function") from error
+        why = f"{name}() uses `{hinders(function, name)}`, which cannot be given to another process"
+        raise ValueError(f"{why}: {error}. Make it inside {name}(), or do without") from error
     found = Judged(name, 0, 0, Counter())
     with _TURN, interpreters(code) as start:
+        later = start(LATER, __name__)
         for number in range(1, worlds + 1):
-            world = _world(name, number)
-            trial = Trial(world, name, start if number <= REAL else lambda _client: Copy(code))
-            because = _play(trial, EXERCISES[name])
+            if number <= REAL:
+                one = _played(name, number, start)
+            else:
+                kind, one = later.ask("play", (_played, name, number))
+                if kind != "returns":  # it is played again, so that its story can be drawn
+                    later, why = start(LATER, __name__), f"{name}() {one} ({ENDS[kind]})"
+                    one = _played(name, number, start, why)
+            shortest = one.failed and (not found.failed or len(one.events) < len(found.events))
             found = replace(
-                found, worlds=number, requests=found.requests + len(world.memory_store.truth),
-                faults=found.faults + Counter({str(k): n for k, n in world.faults.items()}),
-                failed=found.failed + bool(because),
+                one if shortest else found, worlds=number, failed=found.failed + one.failed,
+                requests=found.requests + one.requests, faults=found.faults + one.faults,
             )  # fmt: skip
-            events = tuple(world.history()) if because else ()
-            if because and (not found.because or len(events) < len(found.events)):
-                found = replace(found, world=number, because=because, events=events)
-            if found.failed == FAILED_MAX:
+            if found.failed == FAILED_MAX or one.because.endswith(f"({ENDS['endless']})"):
                 break
     return found
+
+
+def _played(
+    name: str, number: int, start: Callable[[str], Copy | Interpreter], ended: str = ""
+) -> Judged:
+    """What came of one world; if no rule was broken in it, how it ended before."""
+    world = _world(name, number)
+    because = _play(Trial(world, name, start), EXERCISES[name]) or ended
+    faults = Counter({str(kind): count for kind, count in world.faults.items()})
+    events = tuple(world.history()) if because else ()
+    sent = len(world.memory_store.truth)
+    return Judged(name, 1, sent, faults, int(bool(because)), number, because, events)
 
 
 def _play(trial: Trial, exercise: Callable[[Trial], Exercise]) -> str:

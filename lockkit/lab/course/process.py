@@ -1,7 +1,8 @@
 """A client of an exercise is a process: it shares no variable with another client.
 
-In the first worlds it is a process of the operating system, with a `hash` of its own. In the later
-ones it is a copy in this process, which is quicker, and shares what it imports with the others.
+In the first worlds it is a process of the operating system, with a `hash` of its own. The later
+worlds are played in one more process, where each client is a copy, which is quicker: the copies
+share what they import. So nothing that a reader's function does can end, or change, the notebook.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from inspect import isgenerator
 from io import BytesIO
 from multiprocessing.connection import Connection, Pipe
-from signal import SIGKILL
+from signal import ITIMER_PROF, SIGKILL, SIGPROF, setitimer
 from subprocess import DEVNULL, Popen
 from threading import Lock, RLock
 from typing import Any, ClassVar
@@ -23,13 +23,18 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import cloudpickle
 
-from lockkit.lab.processes.process import die_with_parent, from_lasting_thread
+from lockkit.lab.processes.process import die_with_parent, from_lasting_thread, used_s
 
 REAL = 10
 """In so many worlds each client is a process of the operating system."""
 ENDED = 64
+LIMIT_S = 10.0
+"""A client may compute for so long in one world, and do nothing for so long in one call."""
+LOOKS_MAX = 60
+"""So many times half of that is a call waited for, however slowly it computes."""
 Said = tuple[str, Any]
-"""That the function "runs" as a generator, "yields" a request, "returns" or "raises"; and what."""
+"""That the function "runs" as a generator, "yields" a request, "returns" or "raises", and what;
+that it "ends" its process or is "endless", and how."""
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -61,6 +66,23 @@ def packed(value: Any) -> bytes:
     return file.getvalue()
 
 
+def hinders(value: Any, name: str, *outer: Any) -> str:
+    """The name of what cannot be packed: a function's, or of what it uses, at any depth."""
+    used: dict[str, Any] = {}
+    if code := getattr(value, "__code__", None):
+        names = cloudpickle.cloudpickle._extract_code_globals(code)
+        used = {each: value.__globals__.get(each) for each in names}
+        cells = [each.cell_contents for each in value.__closure__ or ()]
+        used |= zip(code.co_freevars, cells, strict=True)
+    for each, its in used.items():
+        if not any(its is one for one in (value, *outer)):
+            try:
+                packed(its)
+            except Exception:  # noqa: BLE001 - whatever refuses to be packed
+                return hinders(its, each, value, *outer)
+    return name
+
+
 def _unpacked(code: bytes) -> Any:
     """The value again, with classes of its own."""
     parts = cloudpickle.cloudpickle
@@ -75,18 +97,22 @@ def _unpacked(code: bytes) -> Any:
 class Copy:
     """A client's own copy of the function."""
 
-    def __init__(self, code: bytes) -> None:
+    def __init__(self, code: bytes, limit_s: float) -> None:
         self.code, self.function, self.running = code, None, None  # type: Any, Any, Any
+        self.left_s = limit_s
 
     def ask(self, kind: str, value: Any) -> Said:
         """Call the function with these arguments, or send an answer to it."""
         try:
+            setitimer(ITIMER_PROF, self.left_s)  # then SIGPROF ends this process
             if kind == "send":
                 return "yields", self.running.send(value)
             if not self.function:
                 self.function = _unpacked(self.code)
             self.running = self.function(*value)
-            return ("runs", None) if isgenerator(self.running) else ("returns", self.running)
+            if isinstance(self.running, Generator):
+                return "runs", getattr(self.running, "__name__", "")
+            return "returns", self.running
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the result
             if kind == "send" and isinstance(error, StopIteration):
                 return "returns", error.value
@@ -95,6 +121,8 @@ class Copy:
                 if at.tb_frame.f_code.co_name == getattr(self.function, "__name__", ""):
                     where = f" in line {at.tb_lineno} of its code"
             return "raises", f"{type(error).__name__}{where}: {error}"
+        finally:
+            self.left_s = max(setitimer(ITIMER_PROF, 0)[0], 0.001)
 
 
 class Interpreter:
@@ -102,11 +130,12 @@ class Interpreter:
 
     STARTED: ClassVar[dict[str, Interpreter]] = {}
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, loads: str) -> None:
         self.name, (self.connection, theirs) = name, Pipe()
         path = os.pathsep.join(map(str, sys.path))
         own = {"PYTHONHASHSEED": str(sum(name.encode())), "PYTHONPATH": path}
-        program = f"from {__name__} import serve; serve({theirs.fileno()}, {os.getpid()})"
+        serving = f"serve({theirs.fileno()}, {os.getpid()})"
+        program = f"import {loads}; from {__name__} import serve; {serving}"
         with theirs:
             self.process = from_lasting_thread(lambda: Popen(
                 [sys.executable, "-Wignore", "-uc", program], pass_fds=[theirs.fileno()],
@@ -115,13 +144,24 @@ class Interpreter:
         self.STARTED[name] = self
 
     def ask(self, kind: str, value: Any) -> Said:
+        used = -1.0
         try:
             self.connection.send((kind, value))
-            said: Said = pickle.loads(self.connection.recv_bytes())
+            for _ in range(LOOKS_MAX):
+                if self.connection.poll(LIMIT_S / 2):
+                    said: Said = pickle.loads(self.connection.recv_bytes())
+                    return said
+                if used == (used := used_s(self.process.pid)):
+                    break
         except (EOFError, OSError):
             self.kill()
-            return "raises", "an error that ended its process"
-        return said
+            if self.process.returncode != SIGPROF:
+                return "ends", "ended its process"
+            what = "computed for {} s in this world"
+        else:
+            self.kill()
+            what = "waited for {} s outside its world"
+        return "endless", f"did not return: it has {what.format(round(LIMIT_S))}"
 
     def kill(self) -> None:
         del self.STARTED[self.name]
@@ -130,12 +170,13 @@ class Interpreter:
 
 
 @contextmanager
-def interpreters(code: bytes) -> Iterator[Callable[[str], Interpreter]]:
+def interpreters(code: bytes) -> Iterator[Callable[..., Interpreter]]:
     """Start a client by its name; it ends with the block. It finds what this process finds now."""
 
-    def start(name: str) -> Interpreter:
-        found = Interpreter.STARTED.get(name) or Interpreter(name)
-        found.connection.send(("start", (code, sys.path, dict(os.environ), os.getcwd())))
+    def start(name: str, loads: str = __name__) -> Interpreter:
+        found = Interpreter.STARTED.get(name) or Interpreter(name, loads)
+        about = (code, LIMIT_S), sys.path, dict(os.environ), os.getcwd()
+        found.connection.send(("start", about))
         return found
 
     try:
@@ -153,22 +194,26 @@ def serve(number: int, parent: int) -> None:
     die_with_parent(parent)
     server = os.getpid()
     while os.fork():
-        if os.waitstatus_to_exitcode(os.wait()[1]) != ENDED:
-            return
+        if (ended := os.waitstatus_to_exitcode(os.wait()[1])) != ENDED:
+            sys.exit(abs(ended))
     die_with_parent(server)
     with suppress(EOFError), Connection(number) as connection:
         while (request := connection.recv())[0] != "end":
             if request[0] == "start":
-                code, sys.path[:], environment, folder = request[1]
+                made, sys.path[:], environment, folder = request[1]
                 os.environ.update(environment)
                 os.chdir(folder)
-                copy = Copy(code)
+                copy = Copy(*made)
                 continue
-            said = copy.ask(*request)
+            if request[0] == "play":
+                play, *about = request[1]
+                said = "returns", play(*about, lambda _client, made=made: Copy(*made))
+            else:
+                said = copy.ask(*request)
             try:
                 body = packed(said)
             except Exception as error:  # noqa: BLE001 - whatever refuses to be packed
-                why = f"it {said[0]} what another process cannot have ({error})"
-                body = packed(("raises", f"TypeError: {why}"))
+                why = f"{said[1]!r}, which another process cannot have ({error})"
+                body = packed(("raises", f"TypeError: it {said[0]} {why}"))
             connection.send_bytes(body)
         os._exit(ENDED)

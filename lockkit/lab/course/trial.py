@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
+from numbers import Integral, Real
 from typing import Any, NoReturn, TypeVar
 
 from lockkit.errors import Unanswered
@@ -22,6 +23,9 @@ T = TypeVar("T")
 CALLS = 3
 """How often each client calls the function, but for a lock, which it wants once."""
 CLIENTS = ("W1", "W2", "W3")
+ENDS = {"ends": "the function ends", "endless": "the function returns"}
+"""How a client's process can end in the middle of a world -> the rule that this breaks."""
+NAMES = {bool: "True or False", int: "a whole number", float: "a number"}
 REQUESTS_MAX = 200
 """Of one call; one that sends more is not coming to an end."""
 
@@ -53,19 +57,23 @@ class Trial:
             hint = f", {throttled} of them answered 429: after a 429, wait with `yield Sleep(1)`"
             raise Violated("the function ends", f"{self.name}() has sent {REQUESTS_MAX} requests"
                            f"{hint if throttled > REQUESTS_MAX // 2 else ''}")  # fmt: skip
-        if type(found) is not returns and not (returns is not bool and found is None):
+        if (plain := _plain(found, returns)) is None and (returns is bool or found is not None):
             self.wrong(found, "True or False" if returns is bool else "a number or None")
-        self.note(node, f"{self.name}() returns {found!r}")
-        return found
+        self.note(node, f"{self.name}() returns {plain!r}")
+        return plain
 
-    def decide(self, node: Node, returns: Any, *args: Any) -> Any:
+    def decide(self, node: Node, returns: type, *args: Any) -> Any:
         """Call a function that sends no request; return its result. `Violated` if it fails."""
         kind, found = self.ask(node, "call", args)
         if kind == "runs":
-            self.raised("TypeError: it only decides, and sends no request: leave out `yield`")
-        if not isinstance(found, returns) or found != found:  # nan
-            self.wrong(found, "True or False" if returns is bool else _name_of(returns))
-        return found
+            self.raised(
+                f"TypeError: it returns a generator: write `{returns.__name__}(...)` around it"
+                if found == "<genexpr>" else
+                "TypeError: it only decides, and sends no request: leave out `yield`"
+            )  # fmt: skip
+        if (plain := _plain(found, returns)) is None:
+            self.wrong(found, NAMES.get(returns, f"a {returns.__name__}"))
+        return plain
 
     def ask(self, node: Node, kind: str, value: Any) -> Said:
         """Let the client's process call the function, or go on with it."""
@@ -74,6 +82,8 @@ class Trial:
         said = self.clients[node.name].ask(kind, value)
         if said[0] == "raises":
             self.raised(said[1])
+        if said[0] in ENDS:
+            raise Violated(ENDS[said[0]], f"{self.name}() {said[1]}")
         return said
 
     def wrong(self, found: Any, wanted: str) -> NoReturn:
@@ -156,10 +166,14 @@ def _unusable(request: Any) -> str:
     return ""
 
 
-def _name_of(returns: Any) -> str:
-    if returns is int:
-        return "a whole number"
-    return f"a {returns.__name__}" if isinstance(returns, type) else "a number"
+def _plain(found: Any, returns: type) -> Any:
+    """The result as Python's own value, if it is one of numpy's; None if it is of another type."""
+    if returns is bool:
+        return bool(found) if type(found).__name__ in ("bool", "bool_") else None
+    if returns in NAMES:
+        number = isinstance(found, Integral if returns is int else Real) and found == found  # nan
+        return returns(found) if number and not isinstance(found, bool) else None
+    return found if isinstance(found, returns) else None
 
 
 class Exercise:

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -105,14 +106,21 @@ def tree(pid: int) -> list[psutil.Process]:
         return []
 
 
+def used_s(pid: int) -> float:
+    """The processor time that the process and everything below it have used; 0 if it is gone."""
+    total = 0.0
+    for process in tree(pid):
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:2])
+    return total
+
+
 def rss_mb(pid: int) -> float:
     """Resident memory of the process and everything below it; 0 if it is gone."""
     total = 0
     for process in tree(pid):
-        try:
+        with suppress(psutil.Error):
             total += process.memory_info().rss
-        except psutil.Error:
-            continue
     return total / 2**20
 
 
@@ -124,10 +132,8 @@ def own_mb() -> float:
 def send_signal(processes: Iterable[psutil.Process], number: int) -> None:
     """Send a signal to each process that still runs (psutil detects reused pids)."""
     for process in processes:
-        try:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process.send_signal(number)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
 
 
 def freeze(pid: int) -> list[psutil.Process]:
