@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import { test } from "node:test";
-import { fall, fitted, haystack, headOf, inView, layout, matches, seconds, statesAt, timeAt, upTo } from "../lockkit/lab/widgets/layout.js";
+import { fall, fitted, haystack, headOf, inView, layout, matches, middled, seconds, statesAt, timeAt, upTo } from "../lockkit/lab/widgets/layout.js";
 
 const { _scanned: scanned, ...scenes } = JSON.parse(readFileSync(process.env.LANES_SCENES, "utf8"));
 const GOLDEN = new URL("./lanes.golden.json", import.meta.url);
@@ -382,6 +382,18 @@ test("a long name is not cut where it has room beside its lane: a head leans inw
   assert.ok(room >= 8 * name.length && x + room / 2 <= plan.width);
   assert.ok(x - room / 2 > plan.lanes[0].x + 40, "the head before it stays readable");
   assert.equal(headOf(plan.lanes, 0, plan.width).x, plan.lanes[0].x);
+});
+
+test("a name between two lanes has the room that they do not need; a longer one loses its middle", () => {
+  const writer = (id, x, state) => ({ id, title: id, role: "writer", x, state });
+  const lanes = [{ id: "lock", title: "lock object", role: "lock", x: 112 }, writer("spark-orders", 206, "superseded"), writer("backfill", 300, "holds")];
+  const { x, room } = headOf(lanes, 1, 352);
+  assert.deepEqual([x, headOf(lanes, 0, 352).said], [206, "lock"]);
+  assert.ok(room >= 8.2 * "spark-orders".length);
+  assert.ok(x + room / 2 < 300 - (8.2 * "backfill".length) / 2, "the next head stays readable");
+  lanes[2].title = "backfill-2026";
+  assert.ok(headOf(lanes, 1, 352).room < 8.2 * "spark-orders".length);
+  assert.equal(middled("spark-orders", 9), "spar\u2026ders");
 });
 
 test("eleven lanes are drawn whole at 800 pixels, also beside a list of files", () => {

@@ -492,10 +492,11 @@ class View {
     for (const [i, lane] of lanes.entries()) {
       const writer = lane.role === "writer";
       const title = html(writer ? "button" : "div", `lk-title ${writer ? `lk-w${lane.hue % 6}` : "lk-truth"}`, "", strip);
-      const { x, room } = headOf(lanes, i, width);
+      const { x, room, said } = headOf(lanes, i, width);
       title.style.left = `${x}px`;
       title.style.maxWidth = `${room}px`;
-      html("b", "", lane.title === "lock object" && room < 92 ? "lock" : lane.title, title);
+      const head = html("b", "", said, title);
+      for (let n = said.length - 1; n > 3 && head.scrollWidth > head.clientWidth; n -= 1) head.textContent = middled(said, n);
       const glyph = GLYPHED.has(lane.state) && this.laid >= TINY ? 2 : 0;
       const fits = (each) => STATE_CHAR * (each.length + glyph) <= room;
       if (lane.state) html("i", `lk-is-${word(lane.state)}`, [lane.state, BRIEF[lane.state] ?? ""].find(fits) ?? "", title);

@@ -49,6 +49,8 @@ const TIME_CHAR = 6.3;
 const BOLD_CHAR = 7.9;
 const HEAD_CHAR = 8.2;      // of a lane's head
 const HEAD_MAX = 220;
+const HEAD_LEAST = 66;      // what it needs at least, for the state below it
+const LOCK_OBJECT = 92;     // the room of a head that says "lock object"
 const FIRST_MAX = 5;        // letters that the first one has at least, as "lock"
 const MONO_CHAR = 6.65;   // of a generation, in every picture
 const BOLD = new Set(["harm", "published", "refused", "conflict", "stale", "unheard", "lost", "dropped", "throttled", "fault", "wrong", "stall"]);  // of the bold ones, those of wide letters
@@ -113,20 +115,35 @@ export function fitted(text, room, char = CHAR, mono = false) {
 const isCut = (said) => !said || said.endsWith("\u2026");
 
 /**
- * Where a lane's head is, and how wide it may be: the last one leans inward, up to the head before
- * it, if its name has no room at the edge, and the first one outward, off the head after it.
+ * Where a lane's head is, how wide it may be, and what it says. The last one leans inward, up to the
+ * head before it, if its name has no room at the edge, and the first one outward, off the head after
+ * it. One between two others has the room that they do not need.
  */
 export function headOf(lanes, i, width) {
   const { x, title } = lanes[i];
-  const beside = [x - (lanes[i - 1]?.x ?? -x), (lanes[i + 1]?.x ?? 2 * width - x) - x];
-  const near = Math.min(HEAD_MAX, ...beside);
-  const room = near - (near > LANE_CROWDED ? 4 : 0);
+  const roomAt = (j) => {
+    const near = Math.min(HEAD_MAX, lanes[j].x - (lanes[j - 1]?.x ?? -lanes[j].x), (lanes[j + 1]?.x ?? 2 * width - lanes[j].x) - lanes[j].x);
+    return near - (near > LANE_CROWDED ? 4 : 0);
+  };
+  const said = (j) => (lanes[j].title === "lock object" && roomAt(j) < LOCK_OBJECT ? "lock" : lanes[j].title);
+  const room = roomAt(i);
   const wide = HEAD_CHAR * (i ? title.length : Math.min(FIRST_MAX, title.length));
-  if (wide <= room || (i && i < lanes.length - 1)) return { x, room };
-  if (i === 0) return { x: Math.min(x, lanes[1].x - (HEAD_CHAR * lanes[1].title.length + wide) / 2), room: wide };
+  if (wide <= room) return { x, room, said: said(i) };
+  if (i && i < lanes.length - 1) {
+    const needs = (j) => Math.min(roomAt(j), Math.max(HEAD_LEAST, HEAD_CHAR * said(j).length, HEAD_CHAR * (lanes[j].state ?? "").length));
+    const half = Math.min(...[i - 1, i + 1].map((j) => Math.abs(lanes[j].x - x) - needs(j) / 2)) - 4;
+    return { x, room: Math.max(room, Math.min(HEAD_MAX, wide, 2 * half)), said: title };
+  }
+  if (i === 0) return { x: Math.min(x, lanes[1].x - (HEAD_CHAR * lanes[1].title.length + wide) / 2), room: wide, said: said(0) };
   const before = lanes[i - 1].x + (HEAD_CHAR * lanes[i - 1].title.length) / 2 + 6;
   const leaning = Math.max(room, Math.min(HEAD_MAX, wide, width - 2 - before));
-  return { x: Math.min(x, width - 2 - leaning / 2), room: leaning };
+  return { x: Math.min(x, width - 2 - leaning / 2), room: leaning, said: title };
+}
+
+/** A name with so many letters, its middle left out. */
+export function middled(name, letters) {
+  const tail = Math.floor((letters - 1) / 2);
+  return `${name.slice(0, letters - 1 - tail)}\u2026${name.slice(name.length - tail)}`;
 }
 
 /** How far down the page `ms` of quiet go: bursts are spread, idle time is squeezed. */
