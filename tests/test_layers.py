@@ -90,7 +90,7 @@ SDKS = {
 # The modules inside the packages that decide on commits; each may import only those before it.
 ORDER = {
     "table.format": (
-        "avro avro_decoding restored timeline option_values commit_records records "
+        "kept avro avro_decoding restored timeline option_values commit_records records "
         "spark_hash java_hash data_files schema promotion schema_reading property_keys "
         "timestamp_keys refusals properties partition row_partitions composite_keys layout "
         "base_file base_file_reading plans "

@@ -9,10 +9,10 @@ from __future__ import annotations
 import io
 import json
 import zlib
-from functools import lru_cache
 from typing import Any
 
 from lockkit.table.format.avro import MAGIC, SYNC_BYTES
+from lockkit.table.format.kept import kept
 
 BODY_BYTES_MAX = 64_000_000
 INFLATED_BYTES_MAX = 8_000_000
@@ -45,7 +45,7 @@ def decode(body: bytes, *names: str) -> dict[str, Any]:
     return record
 
 
-@lru_cache(maxsize=16)
+@kept(16, 50_000)
 def _schema(described: bytes, names: tuple[str, ...]) -> Any:
     """A schema that was judged: those of a timeline's thousand files are mostly one."""
     import fastavro

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from types import MappingProxyType
@@ -19,6 +18,7 @@ from typing import Any
 
 from lockkit.table.errors import DamagedFile, RefusedOption, RefusedRows
 from lockkit.table.format import avro, commit_records
+from lockkit.table.format.kept import kept
 from lockkit.table.format.partition import is_inside
 
 FileGroup = tuple[str, str]
@@ -31,10 +31,9 @@ COMPACT = "COMPACT"
 NO_COMMIT = "null"
 """Hudi's value of `prevCommit` for a file group without an earlier slice."""
 METADATA_BYTES_MAX = 64_000_000
-KNOWN_BYTES_MAX = 16_384
-"""So large a commit is kept parsed, unless it is stored compressed: it may be long then."""
 EXTRA_BYTES_MAX = 100_000
 """The limit for a caller's data in a commit, such as the checkpoint of its source."""
+COUNTS = ("numWrites", "numInserts", "numUpdateWrites", "numDeletes", "fileSizeInBytes")
 PARTITION_FILE = ".hoodie_partition_metadata"
 _FILE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
 _FILE_NAME = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
@@ -234,40 +233,25 @@ def _to_hudi(stat: WriteStat) -> dict[str, Any]:
            "logFiles": [stat.path.rpartition("/")[2]]} if stat.is_log else {}  # fmt: skip
     return {
         **log,
-        "fileId": stat.file_id,
-        "path": stat.path,
-        "cdcStats": None,
-        "prevCommit": stat.previous,
-        "numWrites": stat.writes,
-        "numDeletes": stat.deletes,
-        "numUpdateWrites": stat.updates,
-        "numInserts": stat.inserts,
-        "numUpdates": 0,
-        "totalWriteBytes": stat.size_bytes,
-        "totalWriteErrors": 0,
-        "tempPath": None,
-        "partitionPath": stat.partition,
-        "totalLogRecords": 0,
-        "totalLogFilesCompacted": 0,
-        "totalLogReadTimeMs": 0,
-        "totalLogSizeCompacted": 0,
-        "totalUpdatedRecordsCompacted": 0,
-        "totalLogBlocks": 0,
-        "totalCorruptLogBlock": 0,
-        "totalRollbackBlocks": 0,
-        "fileSizeInBytes": stat.size_bytes,
-        "minEventTime": None,
-        "maxEventTime": None,
-    }
+        "fileId": stat.file_id, "path": stat.path, "cdcStats": None, "prevCommit": stat.previous,
+        "numWrites": stat.writes, "numDeletes": stat.deletes, "numUpdateWrites": stat.updates,
+        "numInserts": stat.inserts, "numUpdates": 0, "totalWriteBytes": stat.size_bytes,
+        "totalWriteErrors": 0, "tempPath": None, "partitionPath": stat.partition,
+        **dict.fromkeys((
+            "totalLogRecords", "totalLogFilesCompacted", "totalLogReadTimeMs",
+            "totalLogSizeCompacted", "totalUpdatedRecordsCompacted", "totalLogBlocks",
+            "totalCorruptLogBlock", "totalRollbackBlocks",
+        ), 0),
+        "fileSizeInBytes": stat.size_bytes, "minEventTime": None, "maxEventTime": None,
+    }  # fmt: skip
 
 
 def parse_commit(instant: str, key: str, body: bytes, stat: Any = None) -> CommitFiles:
     """Parse a commit's file; a `TableError` names the file if it makes no sense."""
-    known = stat is None and len(body) <= KNOWN_BYTES_MAX and b"deflate" not in body
-    return (_parse_commit if known else _parse_commit.__wrapped__)(instant, key, body, stat)
+    known = stat is None and b"deflate" not in body  # what is stored compressed may be long
+    return (_known_commit if known else _parse_commit)(instant, key, body, stat)
 
 
-@lru_cache(maxsize=256)
 def _parse_commit(instant: str, key: str, body: bytes, stat: Any) -> CommitFiles:
     try:
         fields = _fields(body)
@@ -288,15 +272,13 @@ def _parse_commit(instant: str, key: str, body: bytes, stat: Any) -> CommitFiles
         raise DamagedFile(key, why, cure) from None
     schema, attempt = extra.pop("schema", None), extra.pop(ATTEMPT, fields.get("attempt"))
     return CommitFiles(
-        instant,
-        str(fields.get("operationType") or "UNKNOWN"),
-        stats,
-        replaced,
-        schema or None,
-        attempt if isinstance(attempt, str) else None,
-        MappingProxyType(extra),
+        instant, str(fields.get("operationType") or "UNKNOWN"), stats, replaced, schema or None,
+        attempt if isinstance(attempt, str) else None, MappingProxyType(extra),
         key.rpartition("/")[2].partition(".")[0].partition("_")[2],
-    )
+    )  # fmt: skip
+
+
+_known_commit = kept(256, 16_000)(_parse_commit)
 
 
 def _fields(body: bytes) -> dict[str, Any]:
@@ -334,17 +316,12 @@ def _from_hudi(partition: str, fields: Mapping[str, Any]) -> WriteStat:
         raise ValueError(
             f"{path[:60]!r} is not a base or log file of {file_id[:60]!r} in {partition[:60]!r}"
         )
+    writes, inserts, updates, deletes, size = (_count(fields.get(each)) for each in COUNTS)
     return WriteStat(
-        partition=partition,
-        file_id=file_id,
-        path=path,
+        partition=partition, file_id=file_id, path=path, writes=writes, inserts=inserts,
+        updates=updates, deletes=deletes, size_bytes=size,
         previous=str(fields.get("prevCommit") or NO_COMMIT),
-        writes=_count(fields.get("numWrites")),
-        inserts=_count(fields.get("numInserts")),
-        updates=_count(fields.get("numUpdateWrites")),
-        deletes=_count(fields.get("numDeletes")),
-        size_bytes=_count(fields.get("fileSizeInBytes")),
-    )
+    )  # fmt: skip
 
 
 def _count(value: object) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping
-from functools import lru_cache
 from types import MappingProxyType
 
 from lockkit.table.errors import DamagedFile
+from lockkit.table.format.kept import kept
 
 LAYOUTS = {"6": "1", "8": "2", "9": "2"}
 """The timeline's layout, by table version."""
@@ -80,7 +80,7 @@ def _escape(text: str) -> str:
     return "".join(chr(u) if 0x20 <= u < 0x7F else f"\\u{u:04x}" for u in pairs)
 
 
-@lru_cache(maxsize=8)
+@kept(8, 16_000)
 def parse_properties(body: bytes) -> MappingProxyType[str, str]:
     """The keys of a properties file. Other content gives keys that are never used."""
     if len(body) > PROPERTIES_BYTES_MAX:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lockkit.table.errors import DamagedFile, UnsupportedTable
+from lockkit.table.format.kept import kept
 from lockkit.table.format.schema import COLUMNS_MAX, DEPTH_MAX, META_COLUMNS, SHOWN, avro_words
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@lru_cache(maxsize=16)
+@kept(16, 100_000)
 def arrow_schema(avro: str) -> pa.Schema:
     """The columns that a commit's Avro schema names; `TableError` where it makes no sense here."""
     import pyarrow as pa

@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, TypeGuard
 
 from lockkit.protocol.outcome import Found, Missing, NotModified, Version
@@ -21,6 +20,7 @@ from lockkit.protocol.record import is_believed
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
 from lockkit.table.errors import BrokenFence, NewerFence, TableBlocked
+from lockkit.table.format.kept import kept
 from lockkit.table.format.layout import NOWHERE, FileGroup, Overwritten
 from lockkit.table.format.timeline import HOODIE, instant_ms
 
@@ -206,7 +206,7 @@ def parse_fence(body: bytes) -> Fence:
     return fence
 
 
-@lru_cache(maxsize=8)
+@kept(8, 64_000)
 def parse_whatever_epoch(body: bytes) -> Fence:
     """The same for a repair: accepts an epoch beyond any count of grants."""
     if len(body) > FENCE_BYTES_MAX:

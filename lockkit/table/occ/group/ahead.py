@@ -11,7 +11,6 @@ from __future__ import annotations
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from lockkit.errors import StoreError
@@ -19,6 +18,7 @@ from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing, NotModif
 from lockkit.runtime import Note, Parallel, Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import delete, put_once, read
 from lockkit.table.errors import TableError
+from lockkit.table.format.kept import kept
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import LANES, Timeline, instant_of, next_instant_ms, refuse_ahead
 from lockkit.table.occ.covered import CheckedHorizon
@@ -229,7 +229,7 @@ def _listed_after(taken: TakenInstant) -> str:
     return CheckedHorizon(taken.known.horizon).listed_after
 
 
-@lru_cache(maxsize=16)
+@kept(16, 100_000)
 def schema_id(found: str | None) -> str:
     """Equal for equal columns, in whatever order and form they are written."""
     columns = sorted((each.name, str(each.type)) for each in arrow_schema(found)) if found else []

@@ -15,6 +15,7 @@ from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
 from lockkit.table.errors import BrokenFence, ModeSwitched, NewerFence
+from lockkit.table.format.kept import kept
 from lockkit.table.occ.fence import (
     COMMIT,
     FENCE_BYTES_MAX,
@@ -73,7 +74,7 @@ _FIELDS: Mapping[type[Any], tuple[tuple[str, str], ...]] = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=8)
+@kept(8, 256_000)
 def parse_group_fence(body: bytes) -> GroupFence:
     """The fence; `BrokenFence` or `NewerFence` if nothing may be decided under it."""
     found = (_by_decision(body) or _object(body)) if len(body) <= FENCE_BYTES_MAX else None
@@ -118,7 +119,7 @@ def _by_decision(body: bytes) -> dict[str, Any] | None:
     return None if found is None or None in decided else found | {"window": decided}
 
 
-@lru_cache(maxsize=2 * GROUP_WINDOW_MAX)
+@kept(2 * GROUP_WINDOW_MAX, 16_000)
 def _decision_in(text: bytes) -> GroupDecision | None:
     """A client parses each decision once, though every fence of a while has it."""
     return _parse_decision(_object(b"{%b}" % text))
@@ -151,7 +152,7 @@ def read_group_fence() -> Procedure[tuple[GroupFence, Version]]:
     return parse_group_fence(found.body), found.version
 
 
-@lru_cache(maxsize=16)
+@kept(16, UNPACKED_MAX)
 def packed(body: bytes) -> str:
     """An inflight file as an offer and a decision repeat it; '' if it is too long for that."""
     text = base64.b85encode(zlib.compress(body)).decode() if len(body) <= UNPACKED_MAX else ""
