@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,6 +70,7 @@ def test_no_events_make_no_plot() -> None:
 
 pytest.importorskip("plotly", reason="pip install 'lockkit[lab]' for the workbench")
 from lockkit.lab.widgets.charts import Charts  # noqa: E402
+from lockkit.lab.widgets.lanes import Lanes  # noqa: E402
 from lockkit.lab.widgets.panels import Workbench  # noqa: E402
 from lockkit.lab.widgets.ui import FitFigures  # noqa: E402
 
@@ -136,6 +138,17 @@ def test_a_kernel_has_one_figure_that_of_the_panel_unfolded_last(charts: Charts)
     charts.lanes.selected = charts.lanes.scene["rows"][1]["arrow"]
     assert len(lines(other)) == 1
     other.let_go()
+
+
+def test_plotly_is_loaded_beside_a_live_run_once_it_has_a_commit() -> None:
+    """Its import takes seconds, for which neither the first commit nor the panel waits."""
+    charts = Charts(Lanes(live=True))
+    charts.lanes.scene = whole([each for each in recorded() if each.kind == "ask"][:1])
+    assert charts._loading is None
+    charts.lanes.scene = whole(recorded())
+    assert charts._loading is not None
+    charts._loading.join()
+    assert "plotly.graph_objs._figurewidget" in sys.modules and charts.figure is None
 
 
 def test_a_changed_scene_is_plotted_again_only_while_the_panel_is_open(charts: Charts) -> None:

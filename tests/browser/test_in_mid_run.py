@@ -213,7 +213,7 @@ def test_the_numbers_that_are_unfolded_in_mid_run_show_their_points(lab: Server,
     run_all_cells(page, lab, workbench_alone(lab))
     launch(page)
     page.locator(f"{BENCH} tr[data-row]").nth(2).wait_for(state="attached", timeout=LATER_MS)
-    page.get_by_text("Numbers").first.click()
+    page.locator(".lockkit-numbers").get_by_text("Numbers").first.click()
     page.locator(".lockkit-numbers .scatterlayer path.point").first.wait_for(
         state="attached", timeout=LATER_MS
     )

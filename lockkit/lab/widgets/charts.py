@@ -24,7 +24,7 @@ from lockkit.lab.widgets.numbers import (
     Ribbon,
     numbers,
 )
-from lockkit.lab.widgets.ui import FitFigures, figure_widget, refill
+from lockkit.lab.widgets.ui import FitFigures, figure_widget, load_plotly, refill
 
 HUES = ("#2a8fd0", "#d9660c", "#0f9f78", "#c46aa0", "#8b6cf0", "#a98600")
 INK, RULE, BAD = "#7a828b", "rgba(125,133,142,.28)", "#d8434f"
@@ -51,6 +51,7 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
         self.add_class("lockkit-numbers")
         self.lanes = lanes
         self.figure: Any = None
+        self._loading: threading.Thread | None = None
         self._drawn_ms = 0
         self._clock = Clock()
         self._turn = threading.RLock()
@@ -86,6 +87,10 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
                 figure.close()
 
     def _scene_changed(self, _: Any) -> None:
+        marks = self.lanes.scene.get("marks", ()) if self.lanes.live and not self._loading else ()
+        if any(each["kind"] == "published" for each in marks):  # not while writers start
+            self._loading = threading.Thread(target=load_plotly, name="lockkit-plotly", daemon=True)
+            self._loading.start()
         pause_ms = LIVE_PAUSE_MS if self.lanes.live else 0
         if self._open and self._clock.boot_ms() - self._drawn_ms >= pause_ms:
             self._draw()

@@ -196,14 +196,19 @@ def column(name: str, *children: Any, **layout: str) -> widgets.VBox:
     return named(view, name)
 
 
+def load_plotly() -> Any:
+    """The class of plotly's widgets; its import takes seconds."""
+    from plotly.graph_objects import FigureWidget
+
+    return FigureWidget
+
+
 def figure_widget(figure: Any) -> Any:
     """A plotly figure as a widget, with all of its traces.
 
     A trace that is added to a widget while the page still loads plotly never appears there.
     """
-    import plotly.graph_objects as go
-
-    made = go.FigureWidget(figure)
+    made = load_plotly()(figure)
     made._config = made._config | {"responsive": True, "displayModeBar": False}  # it hid the title
     return made
 
