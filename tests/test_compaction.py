@@ -6,6 +6,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from lockkit.table.occ.markers import MARKERS, early_conflict, mark
 from lockkit.table.occ.rollback import RolledBack, roll_back
 from lockkit.table.read.log_slice import LogSlice
 from lockkit.table.read.opening import load_snapshot
+from lockkit.table.read.reader import scan_slice
 from lockkit.table.services.compact import choose, compact, stands
 from lockkit.table.services.rules import ServiceRules, service_rules
 from lockkit.table.services.service import TableService
@@ -113,6 +115,28 @@ def test_readers_see_the_same_rows_after_a_compaction_and_base_files_have_them(
         assert table.compact() is None
         table.upsert(rows(("b", "EU", 3, 3)))
         assert shown(table.read()) == [STANDING[0], ("b", "EU", 3, 3)] == theirs(tmp_path / "t")
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_large_file_groups_are_merged_one_after_another(
+    monkeypatch: pytest.MonkeyPatch, *, large: bool
+) -> None:
+    """Two of two million rows at one time took a gigabyte more."""
+    both, met = threading.Barrier(2), []
+
+    def scanned(*of: Any) -> Any:
+        with suppress(threading.BrokenBarrierError):
+            met.append(both.wait(0.3 if large else 60))
+        yield from scan_slice(*of)
+
+    monkeypatch.setattr("lockkit.table.services.compact.scan_slice", scanned)
+    monkeypatch.setattr("lockkit.table.services.compact.ALONE_BYTES", 1 if large else 1 << 40)
+    with made() as table:
+        for ts in (1, 2):
+            table.upsert(rows(("a", "EU", ts, ts), ("b", "US", ts, ts)))
+        assert table.compact() is not None
+        assert shown(table.read()) == [("a", "EU", 2, 2), ("b", "US", 2, 2)]
+    assert bool(met) is not large
 
 
 def test_a_read_as_of_an_earlier_commit_is_the_same_after_a_compaction() -> None:

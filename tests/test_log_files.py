@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import struct
+import weakref
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -39,7 +41,7 @@ from lockkit.table.format.readable import readable
 from lockkit.table.format.timeline import V6, V9, TimelineNames, parse_timeline
 from lockkit.table.read import reader
 from lockkit.table.read.listed import LogSlice, _with_logs
-from lockkit.table.read.log_entries import LogColumns
+from lockkit.table.read.log_entries import LogColumns, LogEntries, merged_entries
 from lockkit.table.read.log_order import DELETE_ALWAYS, ROW
 from lockkit.table.read.log_slice import VisibleInstants
 from lockkit.table.read.merging_logs import MergeSource, log_entries, scan_log_slice
@@ -115,6 +117,28 @@ def test_the_later_row_wins_and_by_event_time_the_greater_one() -> None:
     assert seen(*logs) == {"a": 2}
     assert seen(*logs, by=("ts",)) == {"a": 1}
     assert seen(data(T1, ("a", 4, 1)), data(T2, ("a", 4, 2)), by=("ts",)) == {"a": 2}
+
+
+def test_each_log_file_leaves_memory_before_the_next_one_is_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bodies = [np.frombuffer(data(each, ("a", 5, 1)), np.uint8).copy() for each in (T1, T2, T3)]
+    alive, counts = [weakref.ref(each) for each in bodies], []
+
+    def decoded(blocks: Any, columns: LogColumns) -> LogEntries:
+        def counted() -> Any:
+            for each in blocks:
+                counts.append(sum(body() is not None for body in alive))
+                yield each
+
+        return merged_entries(counted(), columns)
+
+    monkeypatch.setattr("lockkit.table.read.merging_logs.merged_entries", decoded)
+    logs = {f".f_{T1}.log.{n}_0-0-0": memoryview(bodies.pop(0)) for n in (1, 2, 3)}
+    completed = VisibleInstants(frozenset((T1, T2, T3)), frozenset(), T1)
+    of = LogSlice("", "f", "", "", tuple(logs), (), completed, V6)
+    assert log_entries(of, logs, V).keys.to_pylist() == ["a"]
+    assert counts == [3, 3, 2]  # one goes when the next one is taken
 
 
 def test_a_block_of_an_instant_that_is_not_completed_is_not_seen() -> None:

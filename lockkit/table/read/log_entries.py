@@ -174,18 +174,15 @@ def fill(
 
     if new.has is None:
         return new
-    columns, kept = [], []
-    for name in new.rows.column_names:
+    columns, kept, names = [], [], new.rows.column_names
+    for name in names:
         own, known = new.has[name], where if has is None else pc.and_(where, has[name])
         known = pc.fill_null(known, False)
         lacks = pc.and_not(known, own)
         columns.append(pc.if_else(lacks, rows[name], new.rows[name]))
         kept.append(pc.or_(own, known))
-    names = new.rows.column_names
-    return LogEntries(
-        new.keys, new.kinds, new.order, pa.table(columns, schema=new.rows.schema),
-        pa.table(kept, names),
-    )  # fmt: skip
+    rows = pa.table(columns, schema=new.rows.schema)
+    return LogEntries(new.keys, new.kinds, new.order, rows, pa.table(kept, names))
 
 
 # --- what is in a block ---------------------------------------------------------------------------
@@ -264,10 +261,7 @@ def _parquet(file: Any, schema: pa.Schema) -> pa.Table:
 def _avro(block: Block, types: pa.Schema, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
-    found = by_numpy(block, schema.names)
-    if found is None:
-        found = by_polars(block, schema.names)
-    if found is not None:
+    if found := by_numpy(block, schema.names) or by_polars(block, schema.names):
         return _fitted(found, schema)
     has = {each["name"] for each in json.loads(block.header[SCHEMA])["fields"]}
     own = pa.schema([types.field(each.name) if each.name in types.names else each

@@ -46,7 +46,7 @@ Scanning = Callable[..., Iterator["pa.RecordBatch"]]
 class MergeSource:
     """The open files of a slice; closing it closes the base file."""
 
-    def __init__(self, base: BinaryIO | None, logs: Mapping[str, memoryview]) -> None:
+    def __init__(self, base: BinaryIO | None, logs: dict[str, memoryview]) -> None:
         self.base, self.logs = base, logs
         self.rows: Iterator[pa.RecordBatch] | None = None
         """What the scan gives, if it has begun."""
@@ -209,7 +209,7 @@ def keys_to_write_whole(
     of = _by_known_columns(of, schema)
     order, none = pa.schema([schema.field(name) for name in of.ordering]), pa.schema([])
     with open_log_slice(replace(of, path=""), io.BytesIO, store, clock) as source:
-        found = log_entries(of, source.logs, LogColumns(order, none))
+        found = log_entries(of, {**source.logs}, LogColumns(order, none))
         last = log_entries(of, source.logs, LogColumns(none, order))
     found = found.take(pc.indices_nonzero(pc.is_in(found.keys, value_set=keys)))
     if not len(order) or not len(is_row := _is_row(found)):
@@ -224,14 +224,16 @@ def keys_to_write_whole(
     return found.keys.filter(pc.if_else(is_row, late, pc.invert(beaten)))
 
 
-def log_entries(of: LogSlice, logs: Mapping[str, memoryview], columns: LogColumns) -> LogEntries:
-    """The entry of each key, merged over all log files."""
+def log_entries(of: LogSlice, logs: dict[str, Any], columns: LogColumns) -> LogEntries:
+    """The entry of each key, merged over all log files, which leave memory (`logs`) one by one."""
     block: Block | None = None
+    waiting = visible_blocks(logs, of)[::-1]
+    logs.clear()
 
     def each_block() -> Iterator[Block]:
         nonlocal block
-        for block in visible_blocks(logs, of):  # noqa: UP028 - `block` is the one at fault
-            yield block
+        while waiting:
+            yield (block := waiting.pop())
 
     try:
         return merged_entries(each_block(), columns)

@@ -14,9 +14,11 @@ interrupted is rolled back at once.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any
 
 from lockkit.runtime import Procedure, run
@@ -58,6 +60,8 @@ from lockkit.table.write.contract import AttemptHeartbeat
 PLANS_MAX = 10
 AT_ONCE = 4
 """File groups that are merged at one time."""
+ALONE_BYTES = 64 << 20
+"""A file group with so many bytes of log files is merged while no other such group is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +254,7 @@ class SliceMerge:
     transaction: Transaction
     heart: AttemptHeartbeat
     task: TaskId
+    alone: Lock = field(default_factory=Lock)
 
     def carry_out(self, planned: CompactionInput) -> WriteStat:
         """Raises `TableError` if an input is missing or cannot be read, and `StoreError`."""
@@ -272,10 +277,13 @@ class SliceMerge:
             self.heart.assert_alive()
             path = in_partition(draft.partition, draft.name)
             run(mark(target.instant, path, "MERGE"), store, clock)
-            with open_slice(of, store, clock) as source:
+            with open_slice(of, store, clock) as source, self._room(source.logs.values()):
                 for batch in scan_slice(scan, of, source):
                     draft.copy(pa.Table.from_batches([batch]))
             stat = draft.close(inserts=0)
             self.heart.assert_alive()
             put_data_file(store, stat.path, out, stat.size_bytes, clock)
         return replace(stat, updates=stat.writes)
+
+    def _room(self, logs: Iterable[memoryview]) -> Any:
+        return self.alone if sum(map(len, logs)) >= ALONE_BYTES else nullcontext()
