@@ -181,10 +181,11 @@ its way may arrive after the look. The confirming write is for that case.
 #
 # ## Your turn
 #
-# Write `acquire`: True if the object at `key` is `mine`, False if it is another client's. The
-# simulator calls your function in 200 small worlds of three clients, in which responses are lost,
-# writes land late (after their client has given them up), and something on the way sends a request
-# twice. `judge` draws the shortest world that went wrong. The function below trusts every answer.
+# Write `acquire`: create the object at `key`, with `mine` in it, unless another client was first.
+# Return True if the object is `mine`, False if it is another client's. The simulator calls your
+# function in 200 small worlds of three clients, in which responses are lost, writes land late
+# (after their client has given them up), and something on the way sends a request twice. `judge`
+# draws the shortest world that went wrong. The function below trusts every answer.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
 # `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which

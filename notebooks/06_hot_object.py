@@ -145,7 +145,7 @@ print("solved" if tried.seconds > 10 and tried.verdict.kind == "VALID" else "not
 # %% [markdown]
 # Now write `claim`: wait until the lock at `key` is free, replace it by `mine`, and return. The
 # lock is a JSON object with `free`. The holder needs the object's one write per second to release
-# it, so do not write before you have read that the lock is free. The simulator calls your function
+# it, so read before *each* of your writes that the lock is free. The simulator calls your function
 # in 200 small worlds of three clients, in which answers are lost, writes land late, and something
 # on the way sends a request twice.
 #

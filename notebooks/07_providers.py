@@ -122,11 +122,11 @@ WAIT_TIME_MS, NUM_RETRIES, WAIT_BETWEEN_MS = 60_000, 50, 5_000
 wait(WAIT_TIME_MS, NUM_RETRIES, WAIT_BETWEEN_MS)
 
 # %% [markdown]
-# Now write the rule by which a handle stops in time. A service such as ZooKeeper ends a session
+# Now write `until`: when must a holder stop? A service such as ZooKeeper ends a session
 # `ttl_ms` after it *received* the last heartbeat, by its own clock. The holder knows only when it
 # sent that heartbeat (`sent_ms`) and when the answer came (`answered_ms`), by its own clock, which
 # runs up to 1% too fast or too slow. Return the time at which the holder must stop, by its own
-# clock. At least 90% of the session are to be used. The simulator runs three clients with your
+# clock. Use at least 90% of the session. The simulator runs three clients with your
 # function in 200 small worlds, in which requests are slow, answers are lost and processes are
 # paused. A solution is in `solutions/until.py`.
 

@@ -172,11 +172,12 @@ INTERVAL_S, MISSES = 60, 2
 tune(INTERVAL_S, MISSES)
 
 # %% [markdown]
-# Now write `roll_back`: undo the instant of a writer that has been silent. The object `fence` is
-# JSON with two lists of instants, `committed` and `rolled back`. A writer makes its files, and then
-# adds its instant to `committed`, if the fence is as it read it and its instant is in neither list.
-# Return True if the instant was rolled back and its files are deleted, or False if it was
-# committed. In the 200 small worlds of the simulator the silent writer is often alive.
+# Now write `roll_back`: undo the `instant` of a writer that has been silent. `files` are the files
+# of that instant. The object `fence` is JSON with two lists of instants, `committed` and `rolled
+# back`. A writer makes its files, and then adds its instant to `committed`, if the fence is as it
+# read it and its instant is in neither list. Return True if the instant was rolled back and its
+# files are deleted, or False if it was committed. In the 200 small worlds of the simulator the
+# silent writer is often alive.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
 # `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which

@@ -25,8 +25,9 @@ class Free(Exercise):
         self.until_ms = dict[str, float]()
 
     def node(self, name: str) -> Node:
-        offset = int((2 * self.trial.world.dice.random() - 1) * self.APART_MS)
-        return self.trial.world.node(name, offset_ms=offset)
+        dice = self.trial.world.dice
+        off = dice.choice((-1, 1, 2 * dice.random() - 1))  # often as far as may be
+        return self.trial.world.node(name, offset_ms=int(off * self.APART_MS))
 
     def client(self, node: Node) -> Procedure[None]:
         dice, time = self.trial.world.dice, self.trial.world.time
