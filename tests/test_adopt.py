@@ -20,7 +20,7 @@ from lockkit.runtime import run
 from lockkit.table import CommitConflict, Table, read_table
 from lockkit.table.errors import NotWritable
 from lockkit.table.format.properties import PROPERTIES_KEY
-from lockkit.table.format.property_keys import format_properties, parse_properties
+from lockkit.table.format.property_keys import NO_METADATA, format_properties, parse_properties
 from lockkit.table.format.timeline import instant_of
 from lockkit.table.occ.rewriting import MetadataSwitchedOff
 from lockkit.table.read.bucket_groups import BucketGroups
@@ -66,13 +66,15 @@ def test_a_table_that_hudi_made_is_written_once_it_is_adopted(table_of: Any, cap
     url, before, old = f"file://{folder}", files(folder), keys(folder)
     code, said = adopt(capsys, folder, "--dry-run")
     assert (code, said["writable"], said["obstacles"], files(folder)) == (1, False, [], before)
-    assert [each["changes"] for each in said["fixes"]] == [{PARTITIONS: ""}, {TIMEZONE: "UTC"}]
+    assert [each["changes"] for each in said["fixes"]] == [
+        {PARTITIONS: "", **NO_METADATA}, {TIMEZONE: "UTC"},
+    ]  # fmt: skip
     with Table(url) as table, pytest.raises(NotWritable, match="lockkit table adopt URL"):
         table.append(table.read())
     (folder / ".hoodie" / ".hoodie.properties.crc").write_bytes(b"of the old file")
     code, said = adopt(capsys, folder)
     assert (code, said["writable"]) == (0, True)
-    assert keys(folder) == {**old, PARTITIONS: "", TIMEZONE: "UTC"}
+    assert keys(folder) == {**old, PARTITIONS: "", TIMEZONE: "UTC", **NO_METADATA}
     assert not (folder / ".hoodie" / ".hoodie.properties.crc").exists()
     (kept,) = (folder / ".hoodie" / ".lockkit").glob("hoodie.properties.*")
     assert parse_properties(kept.read_bytes()) == old and kept.name in said["changed"][-1]
@@ -113,7 +115,7 @@ def test_adopt_changes_nothing_if_another_obstacle_would_remain(
     assert (code, files(folder)) == (1, before)
     for reason in reasons:
         assert any(reason in each for each in said["obstacles"]), said["obstacles"]
-    assert {PARTITIONS: ""} in [each["changes"] for each in said["fixes"]]
+    assert {PARTITIONS: "", **NO_METADATA} in [each["changes"] for each in said["fixes"]]
     assert main(["table", "adopt", f"file://{folder}"]) == 1
     shown = capsys.readouterr().out
     assert "nothing was changed: something else is in the way" in shown
@@ -317,6 +319,17 @@ def test_a_commit_that_is_refused_leaves_the_metadata_table_on(tmp_path: Path) -
             with pytest.raises(CommitConflict):
                 other.upsert(ROWS)
     assert keys(folder)[PARTITIONS] == METADATA[PARTITIONS]
+
+
+def test_the_properties_tell_hudis_writers_to_make_no_metadata_table(tmp_path: Path) -> None:
+    for mode in ("hudi", "fenced"):
+        url, folder = f"file://{tmp_path}/{mode}", tmp_path / mode
+        Table.create(url, record_key="id", mode=mode).close()
+        assert (keys(folder).get("hoodie.metadata.enable") == "false") == (mode == "hudi")
+        assert main(["table", "mode", url, "hudi", "--yes"]) == 0
+        assert keys(folder)["hoodie.metadata.enable"] == "false"
+        with Table(url) as table:
+            assert table.append(ROWS) is not None
 
 
 def test_the_options_of_hudis_writers_fit_the_table(table_of: Any, capsys: Any) -> None:

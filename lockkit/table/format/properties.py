@@ -36,6 +36,7 @@ from lockkit.table.format.property_keys import (
     MERGE_MODE,
     MERGE_ON_READ,
     METADATA,
+    NO_METADATA,
     NUM_BUCKETS,
     ORDERING,
     PAYLOAD,
@@ -207,16 +208,16 @@ def to_properties(config: TableConfig) -> dict[str, str]:
         "hoodie.populate.meta.fields": "true",
         HIVE_STYLE: str(config.hive_style).lower(),
         URLENCODE: str(config.urlencode).lower(),
-        DROP_COLUMNS: "false",
-        MODE: config.mode,
+        DROP_COLUMNS: "false", MODE: config.mode,
         NUM_BUCKETS if config.index else BUCKETS: str(config.buckets),
         **(_only_v6(config) if config.version == 6 else _since_v8(config)),
-    }
+    }  # fmt: skip
     said = {
         FENCE_FORMAT: GROUPED[0] if config.commit == GROUP else "", INDEX: config.index,
         SWITCHES: str(config.switches or ""), ACCEPTED: config.accepted,
         ELSEWHERE: "true" if config.elsewhere else "",
         LOG_FORMAT: config.log_format, "hoodie.database.name": config.database,
+        **(NO_METADATA if config.mode == HUDI else {}),
         PRECOMBINE if config.version < 9 else ORDERING: config.precombine,
         # Without this hudi-rs shows an *empty* table, and no error.
         "hoodie.table.partition.fields": config.partition_by,
@@ -233,14 +234,12 @@ def _only_v6(config: TableConfig) -> dict[str, str]:
 
 def _since_v8(config: TableConfig) -> dict[str, str]:
     return {
-        "hoodie.table.initial.version": str(config.version),
-        "hoodie.table.format": "native",
-        "hoodie.timeline.path": "timeline",
-        "hoodie.timeline.history.path": "history",
+        "hoodie.table.initial.version": str(config.version), "hoodie.table.format": "native",
+        "hoodie.timeline.path": "timeline", "hoodie.timeline.history.path": "history",
         "hoodie.archivelog.folder": "history",
         KEY_TYPE: key_type(config.record_key, config.partition_by, config.named),
         MERGE_MODE: BY_EVENT if config.precombine else BY_COMMIT,
-    }
+    }  # fmt: skip
 
 
 def from_properties(keys: Mapping[str, str]) -> TableConfig:
@@ -269,8 +268,7 @@ def _config(keys: Mapping[str, str]) -> TableConfig:
     return TableConfig(
         name=keys["hoodie.table.name"], record_key=record_key, partition_by=partition_by or None,
         named=bool(complex_keys and record_key) and "," not in record_key + partition_by,
-        generator=generator,
-        precombine=_precombine(keys),
+        generator=generator, precombine=_precombine(keys),
         database=keys.get("hoodie.database.name", ""), log_format=keys.get(LOG_FORMAT, ""),
         version=version, table_type=keys[TYPE], mode=keys.get(MODE, HUDI),
         commit=GROUP if keys.get(FENCE_FORMAT) in GROUPED else SERIAL,

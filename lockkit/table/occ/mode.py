@@ -24,7 +24,7 @@ from lockkit.table.format.properties import (
     from_properties,
     load_config,
 )
-from lockkit.table.format.property_keys import FENCE_FORMAT, GROUPED
+from lockkit.table.format.property_keys import FENCE_FORMAT, GROUPED, NO_METADATA
 from lockkit.table.format.refusals import refuse_commit
 from lockkit.table.format.timeline import Timeline, instant_ms, is_ahead, load_timeline
 from lockkit.table.occ.commit import ROUNDS_MAX, Guard, trust
@@ -167,7 +167,8 @@ def _say_in_properties(mode: str, believe: Callable[[], None]) -> Procedure[bool
     def switched(config: TableConfig) -> dict[str, str]:
         if config.mode == mode:
             return {}
-        return {MODE: mode, SWITCHES: str(config.switches + 1)}
+        more = NO_METADATA if mode == HUDI else {}
+        return {MODE: mode, SWITCHES: str(config.switches + 1), **more}
 
     return (yield from say_in_properties(switched, believe))
 

@@ -2,8 +2,8 @@
 
 Each commit of lockkit does it to switch Hudi's metadata table off, which it does not update. Hudi
 does the same for `hoodie.metadata.enable=false`. The properties are changed before the commit is
-published, so a reader that sees the commit lists the folders. A Hudi writer with its default
-options builds a new metadata table from the folders.
+published, so a reader that sees the commit lists the folders. From then on Hudi's Spark writers
+make no new one: it would lack what lockkit commits while Hudi lists the folders.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
 from lockkit.table.format.property_keys import (
     ELSEWHERE,
     METADATA,
+    NO_METADATA,
     PROPERTIES_BYTES_MAX,
     RECORD_INDEX,
     format_properties,
@@ -68,8 +69,8 @@ def switch_metadata_off(config: TableConfig, believe: Callable[[], None]) -> Pro
     yield from rewrite_properties(off, believe)
     text = (
         f"the metadata table of {config.name!r} is switched off: lockkit's commits are not in it. "
-        "Hudi's readers list the folders now. Set hoodie.metadata.enable=false in Hudi's writers, "
-        "or each of them makes it again"
+        "Hudi's readers list the folders now. Hudi's Spark writers keep it off; set "
+        "hoodie.metadata.enable=false in its other writers, or each of them makes it again"
     )
     yield Note("note", {"text": text})
     warnings.warn(MetadataSwitchedOff(text), stacklevel=2)
@@ -78,4 +79,5 @@ def switch_metadata_off(config: TableConfig, believe: Callable[[], None]) -> Pro
 def off(keys: Mapping[str, str]) -> dict[str, str]:
     """The properties to change. They still say that the table had a record index."""
     said = {ELSEWHERE: "true"} if RECORD_INDEX in keys.get(METADATA[0], "") else {}
-    return said | {each: "" for each in METADATA if keys.get(each)}
+    on = {each: "" for each in METADATA if keys.get(each)}
+    return on and said | on | NO_METADATA

@@ -183,8 +183,7 @@ def _fixes(keys: Mapping[str, str], now: Timeline | None, wall_ms: int) -> Itera
         yield Fix(
             f"switch the metadata table off ({keys[indexed[0]][:80]})",
             "Hudi's readers list the folders instead; .hoodie/metadata stays, and is not read. "
-            "A Hudi writer with its defaults makes it again, and each commit of lockkit switches "
-            "it off",
+            "Hudi's Spark writers keep it off, and are refused by Hudi if they ask for it",
             off(keys),
             "Hudi wrote to a table in the mode fenced; first find out which writer did"
             if fenced else "",
