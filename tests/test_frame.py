@@ -165,17 +165,25 @@ def settings_under(*before: str) -> dict[str, Any]:
     """What a Jupyter server started so reads, as it and as Voila see it."""
     lines = (
         "import json",
+        "import nbformat",
         "from jupyter_server.serverapp import ServerApp",
+        "from nbconvert.exporters.templateexporter import TemplateExporter",
+        "from voila.exporter import VoilaExporter",
         "from voila.paths import collect_template_paths",
         "from voila.server_extension import load_config_file",
         "server, voila = ServerApp(), load_config_file().VoilaConfiguration",
         "server.load_config_file()",
         "paths = collect_template_paths(['voila', 'nbconvert'], voila.template)",
-        "print(json.dumps([server.config, voila, paths]))",
+        "names = {'template_paths': paths, 'template_name': voila.template}",
+        "as_app = VoilaExporter(config=server.config, **names)",
+        f"first = nbformat.read({str(ROOT / 'notebooks/00_start_here.ipynb')!r}, 4)",
+        "app, _ = super(TemplateExporter, as_app).from_notebook_node(first)",
+        "tags = [each.metadata.get('tags', []) for each in app.cells]",
+        "print(json.dumps([server.config, voila, paths, tags]))",
     )
     done = run(*before, sys.executable, "-c", "\n".join(lines), REPO_DIR=str(ROOT))
-    server, voila, paths = json.loads(done.stdout)
-    return {"server": server, "voila": voila, "templates": paths}
+    server, voila, paths, tags = json.loads(done.stdout)
+    return {"server": server, "voila": voila, "templates": paths, "tags": tags}
 
 
 def test_binder_start_hands_over_with_the_notebooks_settings() -> None:
@@ -186,7 +194,8 @@ def test_binder_start_hands_over_with_the_notebooks_settings() -> None:
     folders = [Path(each) for each in started.stdout.strip().split(":")]
     assert any((each / "labconfig" / "default_setting_overrides.json").exists() for each in folders)
     there = settings_under("binder/start")
-    assert 0 < there["server"]["MappingKernelManager"]["cull_idle_timeout"] <= 600
+    assert 0 < there["server"]["MappingKernelManager"]["cull_idle_timeout"] <= 120
+    assert there["tags"] and ["not-in-app"] not in there["tags"], "an app has no code"
     assert any((Path(each) / "conf.json").exists() for each in there["templates"][:1])
 
 

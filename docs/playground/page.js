@@ -306,7 +306,10 @@ function check(history) {
 
 function checker() {
   const { history, file } = panels.check.elements;
-  const take = async (files) => { if (files.length) { history.value = await files[0].text(); check(history.value); } };
+  const take = async (files) => {
+    if (files.length > 1) return refused("Drop one history at a time.");
+    if (files.length) { history.value = await files[0].text(); check(history.value); }
+  };
   panels.check.addEventListener("submit", () => check(history.value));
   file.addEventListener("change", () => take(file.files));
   droppable(panels.check, take);
@@ -473,11 +476,17 @@ async function published(name) {
   return new File([fetched.get(name)], name);
 }
 
+/** The whole page takes what is dropped while the panel is open: a browser would open the file in the page's place. */
 function droppable(panel, take) {
-  const over = (on) => (event) => { event.preventDefault(); panel.classList.toggle("pg-over", on); };
-  panel.addEventListener("dragover", over(true));
-  panel.addEventListener("dragleave", over(false));
-  panel.addEventListener("drop", (event) => { over(false)(event); take(event.dataTransfer.files); });
+  for (const [kind, on] of [["dragover", true], ["dragleave", false], ["drop", false]]) {
+    document.addEventListener(kind, (event) => {
+      if (!event.dataTransfer?.types.includes("Files")) return;   // text, into a field
+      event.preventDefault();
+      if (panel.hidden) return;
+      panel.classList.toggle("pg-over", on);
+      if (kind === "drop") take(event.dataTransfer.files);
+    });
+  }
 }
 
 /** What a tab shows before anything was asked of it. */

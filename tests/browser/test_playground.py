@@ -69,6 +69,30 @@ def test_the_first_picture_needs_no_python(
     assert elsewhere(page) == [] and page.trouble == []
 
 
+DROPPED = """([where, names]) => {
+  const files = new DataTransfer();
+  for (const each of names) files.items.add(new File(["{}"], each));
+  const drop = new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: files });
+  document.querySelector(where).dispatchEvent(drop);
+  return drop.defaultPrevented;
+}"""
+
+
+def test_what_is_dropped_beside_the_open_panel_is_its_own_and_never_replaces_the_page(
+    parts: ModuleType, tmp_path: Path, page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "PYODIDE", tmp_path / "none")
+    (file := tmp_path / "playground.html").write_text(parts.html(), encoding="utf-8")
+    page.goto(f"file://{file}")
+    page.wait_for_selector("#playground[data-drawn][data-failed]", timeout=SOON_MS)
+    assert page.evaluate(DROPPED, ["#pg-picture", ["one.jsonl"]])
+    page.get_by_role("tab", name="Checker").click()
+    assert page.evaluate(DROPPED, ["body", ["one.jsonl", "two.jsonl"]])
+    page.wait_for_selector("#pg-said.pg-bad >> text=one history at a time", timeout=SOON_MS)
+    assert page.evaluate(DROPPED, ["#pg-said", ["one.jsonl"]])
+    page.wait_for_function("document.querySelector('[name=history]').value === '{}'")
+
+
 def test_an_address_that_names_nothing_is_not_ignored_in_silence(
     parts: ModuleType, tmp_path: Path, page: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

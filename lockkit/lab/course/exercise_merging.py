@@ -65,7 +65,7 @@ class SliceOfFiles(Exercise):
         call = f"file_slice({bases}, {logs}) returns {chosen}"
         self.trial.note(node, call)
         if len(chosen) != 2 or not isinstance(chosen[1], list):
-            raise Violated("the function answers", f"{call}, not a pair with a list")
+            raise Violated("the result is of the right type", f"{call}, not a pair with a list")
         base, above = chosen
         if base is not None and dict(bases).get(base) is None:
             said = f"{call}: base file {base} is not committed"

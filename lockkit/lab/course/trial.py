@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from math import inf
 from numbers import Integral, Real
@@ -23,9 +23,11 @@ T = TypeVar("T")
 CALLS = 3
 """How often each client calls the function, but for a lock, which it wants once."""
 CLIENTS = ("W1", "W2", "W3")
-ENDS = {"ends": "the function ends", "endless": "the function returns"}
+ENDS = {"ends": "every call must return", "endless": "every call must return in time"}
 """How a client's process can end in the middle of a world -> the rule that this breaks."""
 NAMES = {bool: "True or False", int: "a whole number", float: "a number"}
+KINDS: dict[type, type] = {set: Set, dict: Mapping}
+"""What is taken for a result of that type."""
 REQUESTS_MAX = 200
 """Of one call; one that sends more is not coming to an end."""
 
@@ -55,7 +57,7 @@ class Trial:
             throttled += isinstance(answer, Throttled)
         else:
             hint = f", {throttled} of them answered 429: after a 429, wait with `yield Sleep(1)`"
-            raise Violated("the function ends", f"{self.name}() has sent {REQUESTS_MAX} requests"
+            raise Violated(ENDS["ends"], f"{self.name}() has sent {REQUESTS_MAX} requests"
                            f"{hint if throttled > REQUESTS_MAX // 2 else ''}")  # fmt: skip
         if (plain := _plain(found, returns)) is None and (returns is bool or found is not None):
             self.wrong(found, "True or False" if returns is bool else "a number or None")
@@ -87,10 +89,11 @@ class Trial:
         return said
 
     def wrong(self, found: Any, wanted: str) -> NoReturn:
-        raise Violated("the function answers", f"{self.name}() returned {found!r}, not {wanted}")
+        said = f"{self.name}() returned {found!r}, not {wanted}"
+        raise Violated("the result is of the right type", said)
 
     def raised(self, what: str) -> NoReturn:
-        raise Violated("the function ends", f"{self.name}() raised {what}")
+        raise Violated(ENDS["ends"], f"{self.name}() raised {what}")
 
     def put(self, key: str, body: bytes) -> None:
         """Put an object into the store before the world begins."""
@@ -173,7 +176,7 @@ def _plain(found: Any, returns: type) -> Any:
     if returns in NAMES:
         number = isinstance(found, Integral if returns is int else Real) and found == found  # nan
         return returns(found) if number and not isinstance(found, bool) else None
-    return found if isinstance(found, returns) else None
+    return returns(found) if isinstance(found, KINDS.get(returns, returns)) else None
 
 
 class Exercise:
