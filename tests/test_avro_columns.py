@@ -158,6 +158,14 @@ def committed(*rows: dict[str, Any]) -> Block:
     return Block(AVRO, header, content)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_rows_at_once() -> Iterator[None]:
+    """So that most blocks are decoded in several parts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(avro_flat, "ROWS_AT_ONCE", 3)
+        yield
+
+
 def by_numpy(put: Block) -> list[str] | None:
     found = avro_flat.by_numpy(put, ["text", "missing", "commit", *FLAT_SCHEMA.names])
     return None if found is None else [repr(sorted(row.items())) for row in found.to_pylist()]

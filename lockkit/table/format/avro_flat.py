@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FIRST = 8
 """A block begins with its version and the number of records."""
+ROWS_AT_ONCE = 131_072
 TEXTS = ("string", "bytes")
 WIDTHS = {"float": 4, "double": 8}
 NUMBER_BYTES_MAX = 10
@@ -55,14 +56,16 @@ def by_numpy(block: Block, names: Sequence[str]) -> pa.Table | None:
     begins = _alike(block.content, count)
     if begins is None:
         begins = _one_by_one(block.content, count)
-    found, place = {}, Place(begins, 4)
-    for field, (kind, null, typed) in zip(fields, kinds, strict=True):
-        values, valid, place = _values(data, place, kind, null)
-        found[field["name"]] = (values, valid, typed)
-    at = place.at + place.plus
-    if (at[:-1] != begins[1:]).any() or at[-1] != len(data):
-        raise ValueError("its records have other lengths than it says")
-    return pa.table({name: _column(data, *found[name]) for name in names if name in found})
+    ends, parts = np.append(begins[1:], len(data)), []
+    for some in (slice(first, first + ROWS_AT_ONCE) for first in range(0, count, ROWS_AT_ONCE)):
+        found, place = {}, Place(begins[some], 4)
+        for field, (kind, null, typed) in zip(fields, kinds, strict=True):
+            values, valid, place = _values(data, place, kind, null)
+            found[field["name"]] = (values, valid, typed)
+        if (place.at + place.plus != ends[some]).any():
+            raise ValueError("its records have other lengths than it says")
+        parts.append({name: _column(data, *found[name]) for name in names if name in found})
+    return pa.concat_tables(map(pa.table, parts))
 
 
 def _kind(kind: Any) -> tuple[str, int | None, Any] | None:

@@ -234,7 +234,6 @@ def _as_entries(rows: pa.Table, columns: LogColumns, has: frozenset[str] | None)
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    rows = rows.combine_chunks()
     gone = deleted(rows)
     if OPERATION in rows.column_names:
         gone = pc.or_(gone, pc.is_in(_one(rows, OPERATION), value_set=pa.array(DELETING)))
