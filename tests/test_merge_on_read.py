@@ -188,15 +188,15 @@ def test_keys_that_are_the_texts_of_a_column_are_read_from_it_alone(tmp_path: Pa
 # --- what is written ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("column", ["id", "region"])
+@pytest.mark.parametrize("column", ["id", "region", "note"])
 @pytest.mark.parametrize(
     "kind", [pa.dictionary(pa.int32(), pa.string()), pa.string_view()], ids=["dictionary", "view"]
 )
 @pytest.mark.parametrize("table_type", ["COPY_ON_WRITE", MERGE_ON_READ])
-def test_rows_are_deleted_whatever_arrow_type_their_keys_and_partitions_have(
+def test_rows_are_deleted_whatever_arrow_type_their_columns_have(
     table_type: str, kind: pa.DataType, column: str, tmp_path: Path
 ) -> None:
-    both = pa.table({"id": ["a", "b"], "region": ["EU", "US"], "v": [1, 2]})
+    both = pa.table({"id": ["a", "b"], "region": ["EU", "US"], "v": [1, 2], "note": ["", "x"]})
     place = both.column_names.index(column)
     texts = both[column].combine_chunks()
     typed = texts.dictionary_encode() if kind != pa.string_view() else texts.cast(kind)

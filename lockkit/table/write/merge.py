@@ -234,10 +234,9 @@ def named_columns(config: TableConfig, rows: pa.Schema) -> pa.Schema:
     import pyarrow as pa
 
     looked_at = {*config.record_keys, *config.partition_fields, config.precombine}
-    return pa.schema([
-        pa.field(each.name, stored(each.type, each.name)) if each.name in looked_at else each
-        for each in rows
-    ])  # fmt: skip
+    return pa.schema(
+        [(each.name, stored(each.type, each.name)) for each in rows if each.name in looked_at]
+    )
 
 
 def _both(old: pa.Schema, new: pa.Schema) -> pa.Schema:
