@@ -332,6 +332,24 @@ def test_the_properties_tell_hudis_writers_to_make_no_metadata_table(tmp_path: P
             assert table.append(ROWS) is not None
 
 
+@pytest.mark.parametrize("said", [None, "true", "no", ""])
+def test_a_table_without_a_metadata_table_is_told_to_have_none(
+    tmp_path: Path, capsys: Any, said: str | None
+) -> None:
+    """Such as one that an earlier lockkit made, or a Hudi writer with the option alone."""
+    folder = tmp_path / "t"
+    Table.create(f"file://{folder}", record_key="id", mode="hudi").close()
+    path = folder / ".hoodie" / "hoodie.properties"
+    without = {key: value for key, value in keys(folder).items() if key not in NO_METADATA}
+    told = {} if said is None else dict.fromkeys(NO_METADATA, said)
+    path.write_bytes(format_properties(without | told))
+    code, shown = adopt(capsys, folder, "--dry-run")
+    assert (code, [each["changes"] for each in shown["fixes"]]) == (0, [NO_METADATA])
+    assert adopt(capsys, folder)[0] == 0
+    assert keys(folder) == without | NO_METADATA
+    assert adopt(capsys, folder)[1]["fixes"] == []
+
+
 def test_the_options_of_hudis_writers_fit_the_table(table_of: Any, capsys: Any) -> None:
     options = adopt(capsys, table_of("cow9"), "--dry-run")[1]["writer_options"]
     assert options["hoodie.write.table.version"] == "9"

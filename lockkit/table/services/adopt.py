@@ -34,6 +34,7 @@ from lockkit.table.format.property_keys import (
     INDEX,
     METADATA,
     MODE,
+    NO_METADATA,
     NUM_BUCKETS,
     PROPERTIES_BYTES_MAX,
     TIMEZONE,
@@ -187,6 +188,12 @@ def _fixes(keys: Mapping[str, str], now: Timeline | None, wall_ms: int) -> Itera
             off(keys),
             "Hudi wrote to a table in the mode fenced; first find out which writer did"
             if fenced else "",
+        )  # fmt: skip
+    elif not fenced and not NO_METADATA.items() <= keys.items():
+        yield Fix(
+            "tell Hudi's Spark writers to make no metadata table (hoodie.metadata.enable=false)",
+            "with their defaults they make one, which lacks what lockkit commits meanwhile: Hudi's "
+            "readers would miss it. Hudi refuses a writer that asks for one", NO_METADATA,
         )  # fmt: skip
     if keys.get(TIMEZONE, "").upper() != "UTC":
         yield Fix(
