@@ -191,6 +191,30 @@ def test_a_look_without_a_url_uses_one_demonstration_table_throughout() -> None:
     assert "no table is named" in click(empty, empty.panel.look)
 
 
+def test_files_are_read_without_the_demos_table_and_beside_ones_own(
+    reader: Console, tmp_path: Path
+) -> None:
+    """A refused file takes what the files before it showed off the card."""
+    recorded = INCIDENTS / "hudi-14373-renewal-retried.jsonl"
+    (wrong := tmp_path / "holiday.txt").write_text("no history")
+    also, skew = Pattern.FALSE_412.value, Pattern.CLOCK_SKEW.value
+    demo = Console(demo=TroubledTable, watch_s=0.0)
+    demo.look()
+    assert demo.read(recorded).pattern == also and demo.found is None
+    assert also in said(demo) and skew not in said(demo)
+    assert "No table was inspected" in said(demo)
+    with pytest.raises(ValueError, match="press Look first"):
+        demo.dry_run()
+    assert demo.look().diagnosis.pattern == skew, "the demo is made once"
+    reader.look()
+    reader.read(recorded)
+    assert f"{reader._at[0]}, with {recorded.name}: " in said(reader)
+    assert also in said(reader) and skew in said(reader)
+    with pytest.raises(NotUnderstood):
+        reader.read(wrong)
+    assert skew in said(reader) and also not in said(reader)
+
+
 def test_a_path_with_spaces_is_read_alone_and_in_quotes_beside_others(
     reader: Console, tmp_path: Path
 ) -> None:

@@ -189,7 +189,9 @@ class Console(Shown):
         panel.files.value = html.taken_html(found.evidence.taken)
         panel.offer_break(service=False)
         self._draw(found.events, found.diagnosis, self._at[0])
-        panel.say(f"Looked at {self._at[0]}: {found.standing.holder.state}.")
+        beside = ", ".join(plain(name, limit=100) for name, _content in self._files)
+        beside = f", with {beside}" if beside else ""
+        panel.say(f"Looked at {self._at[0]}{beside}: {found.standing.holder.state}.")
 
     # --- recorded files ---------------------------------------------------------------------------
 
@@ -206,7 +208,8 @@ class Console(Shown):
         self.read(*_names(self.panel.paths.value))
 
     def read(self, *names: str | Path) -> Diagnosis:
-        """Read files of any kind, by name or pattern; beside the table, if one was read.
+        """Read files of any kind, by name or pattern; beside the table that was looked at, if any,
+        but not beside the demo's.
 
         Raises `NotUnderstood` for a file that cannot be read, or is of an unknown form.
         """
@@ -220,7 +223,11 @@ class Console(Shown):
         return self._take([(path.name, _content(path)) for path in paths])
 
     def _forget(self) -> None:
-        """Clear what the files before showed: an unreadable file has none of it. A table stays."""
+        """Clear what the files before showed: an unreadable file has none of it. A table stays,
+        unless it is the demo's, to which no file belongs.
+        """
+        if self._place is not None and self._at[0] == self._place.url:
+            self.found, self.planned, self._at = None, None, ("", "")
         if self.found is None:
             self.diagnosis, self.events, self._files = None, (), []
             self.panel.card.value = ""
@@ -230,12 +237,18 @@ class Console(Shown):
     def _take(self, files: Sequence[tuple[str, bytes]]) -> Diagnosis:
         self.panel.say("Reading…")
         url = "" if self.found is None else self._at[0]
-        evidence = take_in(files, url=url)  # before any is kept: one of an unknown form is not
+        try:
+            evidence = take_in(files, url=url)
+        except NotUnderstood:
+            if self.found is not None and self._files:  # the card named what these showed
+                self._files = []
+                self.look(*self._at)
+            raise
         self._files = list(files)
         if self.service is not None:
             raise ValueError("a service's lock has no history: look at a table, or at files alone")
         if self.found is not None:
-            return self.look(*self._at, watch_s=0.0).diagnosis
+            return self.look(*self._at).diagnosis
         panel, found = self.panel, diagnose(evidence.events)
         panel.lock.value = ""
         panel.fold(table=False, audit=evidence.validation is not None)
