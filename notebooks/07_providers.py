@@ -48,7 +48,7 @@ providers
 #
 # Each coloured bar is one grant. It starts when a process learns of its grant and ends when the
 # process releases the lock or stops counting on it. Two bars above one another would be two
-# holders.
+# holders. While a process is paused, or after it was killed, its bar is hatched.
 #
 # ## Predict: the holder that resumes
 #

@@ -33,7 +33,7 @@ SYMBOLS = dict(zip(OUTCOMES, ("circle", "x", "triangle-up", "diamond-open"), str
 COLOURS = {OUTCOMES[1]: BAD, OUTCOMES[2]: "#c98a12", OUTCOMES[3]: BAD}
 LIVE_PAUSE_MS = 2_000
 HEIGHT = 620
-TITLES = ("generation of the lock object", "ms to an answer", "per second", "leases")
+TITLES = ("generation of the lock object", "ms to an answer (log)", "refusals per s", "leases")
 ROOM = ((0.74, 1.0), (0.44, 0.68), (0.25, 0.38), (0.0, 0.19))
 """Where the four parts are, from the bottom of the figure."""
 

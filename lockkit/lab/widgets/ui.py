@@ -256,7 +256,8 @@ def refill(figure: Any, fill: Callable[[], None]) -> None:
 
 def plot_layout(**more: Any) -> dict[str, Any]:
     """A plotly figure's layout for a light and a dark page; its tools leave room for its title."""
-    tools = ["zoom", "pan", "select", "lasso", "zoomin", "zoomout", "autoscale", "resetscale"]
+    tools = ["zoom", "pan", "select", "lasso", "zoomin", "zoomout", "autoscale", "resetscale",
+             "sendChartToCloud"]  # fmt: skip
     return {
         "autosize": True, "paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR,
         "modebar": {"remove": tools}, "font": {"color": GREY}, **more,
