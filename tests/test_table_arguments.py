@@ -73,6 +73,12 @@ def test_a_filters_value_that_its_column_cannot_hold_is_refused(table: Table, gi
         table.read(filters=[given])
 
 
+@pytest.mark.parametrize("option", ["version", "buckets"])
+def test_a_number_of_a_new_table_that_is_none_is_refused_by_its_name(option: str) -> None:
+    with pytest.raises(RefusedOption, match=f"^{option}='9' must be an int"):
+        Table.create(f"memory://{next(NAMES)}/t", record_key="id", **{option: "9"})  # type: ignore[arg-type]
+
+
 def test_names_and_filters_may_be_in_any_iterable(table: Table) -> None:
     """An iterator of names was used up by their check, and the read gave no column."""
     read: Any = table.read

@@ -38,7 +38,7 @@ class Lock(BaseLock):
     time; not reentrant. `on_danger` and `on_lost` are called from a thread that no request can
     delay. A loss that `release` finds is raised. Times are in seconds, defaults Hudi's.
 
-    :param url: the table's folder: s3://, gs://, az://, file://, memory://, or a local path.
+    :param url: the table's folder: s3://, gs://, az://, file://, memory://, or a `Path`.
     :param ttl_s: the length of the lease.
     :param renew_interval_s: at most `ttl_s` / 10, Hudi's rule; None: a tenth of `ttl_s`.
     :param owner, client: names: in the lock object (None: a fresh UUID); in events and requests.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from lockkit.clock import Clock
@@ -82,7 +82,8 @@ def config_of(
     buckets: int, hive_style: bool, urlencode: bool,
 ) -> TableConfig:  # fmt: skip
     """What `Table.create` makes, by its arguments; without a name it has that of the URL's end."""
-    refuse_mistyped(texts, (buckets, version), hive_style=hive_style, urlencode=urlencode)
+    whole = {"buckets": buckets, "version": version}
+    refuse_mistyped(texts, whole, hive_style=hive_style, urlencode=urlencode)
     named = dict(texts)
     end = named.pop("url").rstrip("/").rpartition("/")[2]
     named["name"] = end if named["name"] is None else named["name"]
@@ -93,14 +94,14 @@ def config_of(
     )  # fmt: skip
 
 
-def refuse_mistyped(texts: Mapping[str, object], whole: Iterable[object], **flags: object) -> None:
+def refuse_mistyped(texts: Mapping[str, Any], whole: Mapping[str, Any], **flags: Any) -> None:
     """Raise `RefusedOption` for an argument whose type would be read as something else."""
     for option, value in texts.items():
         if not isinstance(value, str) and not (value is None and option in ("name", "precombine")):
             raise RefusedOption(option, "must be a str", value=repr(value)[:60])
-    for number in whole:
+    for option, number in whole.items():
         if type(number) is not int:
-            raise RefusedOption("a version or count", "must be an int", value=repr(number)[:60])
+            raise RefusedOption(option, "must be an int", value=repr(number)[:60])
     for option, flag in flags.items():
         if not isinstance(flag, bool):
             raise RefusedOption(option, "must be True or False", value=repr(flag)[:60])

@@ -88,7 +88,7 @@ class Table:
     Raises `TypeError` for an unknown keyword, `TableError` for a refused option or a table that
     cannot be written, and `StoreError` if the store cannot be used.
 
-    :param url: the table's folder: s3://, gs://, az://, file://, or a local path.
+    :param url: the table's folder: s3://, gs://, az://, file://, or a `Path`.
     :param lock: any lock's handle, which the caller closes, or keywords of `Lock`.
     :param options: Hudi's options; docs/options.md lists what each does. None: Hudi's defaults.
     :param strategy: which commits conflict, and which writer gives way.
@@ -300,7 +300,7 @@ class Table:
         )
 
     def history(self) -> list[HistoryEntry]:
-        """The completed instants that the timeline still has, newest first."""
+        """The completed instants, also the archived ones, newest first."""
         from lockkit.table.read.listed import load_history
 
         return run(load_history(), self.store, self.clock)
