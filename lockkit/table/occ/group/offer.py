@@ -83,7 +83,7 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
             return kind
     for turn in range(TURNS_MAX):
         if turn or view is None:
-            view = yield from look(client)
+            view = yield from look(client, at_known=not turn and is_next(client, write))
         if kind := (yield from outcome(view, write.instant)):
             return kind
         if not may_judge(view.fence, write.offer()):
@@ -102,6 +102,12 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
         if kind := (yield from take_turn(client, view, write, turn)):
             return kind
     return (yield from withdraw(client, write.instant))
+
+
+def is_next(client: GroupClient, write: GroupWrite) -> bool:
+    """Whether the fence that it has just read decides all that come before its rewrite."""
+    older = () if write.blind or client.is_slow else write.earlier
+    return bool(older) and all(decision_in(client.known, each) for each in older)
 
 
 def take_turn(client: GroupClient, view: GroupView, write: GroupWrite, turn: int) -> Procedure[str]:

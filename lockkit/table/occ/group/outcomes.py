@@ -43,11 +43,12 @@ LEFT_MAX = 8
 READ_AHEAD = 8
 """So many inflight files a publisher reads while it publishes those before."""
 BESIDE_LEAST = 3
-"""Of fewer decisions it reads the fence when they are published."""
+"""Of fewer decisions it reads the fence when they are published; so in table version 6."""
 ROOM_TRIPS = 8
 """So many round trips a client waits for the one that publishes, before it looks."""
-PUBLISHER_TRIPS = (1.5, 3, 6)
-"""When the client that publishes for others reads the fence again, while there is nothing new."""
+PUBLISHER_TRIPS, PUBLISHER_READS = 10, (4, 10)
+"""For so many round trips the client that publishes for others looks whether its writer knows a
+newer fence. After so many it reads the fence itself."""
 SURE_MS = 500
 """How long a fence that was read counts as that of the same table; `confirmed` looks later."""
 
@@ -72,7 +73,8 @@ def publish(
         work = publish_part(client, view, part, bodies)
         bodies, _ = yield Parallel((unpublished_bodies(client, view, coming), work))
     last = [publish_part(client, view, part, bodies) for part in parts[-1:]]
-    beside = beside if len(left) >= BESIDE_LEAST else None
+    in_turn = view.fence.completion is not None and len(left) >= BESIDE_LEAST
+    beside = beside if in_turn else None
     done = yield from all_of([*last, *([beside] if beside else [])])
     newer: GroupFence | None = done[-1] if beside else None
     return newer
@@ -242,15 +244,14 @@ def fence_beside(client: GroupClient, done: GroupFence) -> Procedure[GroupFence 
 def to_be_published(client: GroupClient, done: GroupFence) -> Procedure[GroupFence | None]:
     """What was decided since, while the fence names this client and others commit too.
 
-    It is read again a few times, more and more seldom. `client.known` is not changed: its main
-    thread works with that.
+    Mostly its main thread reads the fence; `client.known` is that one's, and not changed here.
     """
     known, version = done, ""
-    for trips in (0, *PUBLISHER_TRIPS):
-        yield Sleep(client.trip_ms / 1000 * trips, client.closing)
+    for trips in range(PUBLISHER_TRIPS + 1):
+        yield Sleep(client.trip_ms / 1000 if trips else 0, client.closing)
         if client.known is not None and client.known.round > known.round:
             known = client.known
-        elif trips and client.contended and not client.closing.is_set():
+        elif trips in PUBLISHER_READS and client.contended and not client.closing.is_set():
             found = yield from read(FENCE_KEY, unless=version or None, limit=FENCE_BYTES_MAX)
             if isinstance(found, Found):
                 known, version = parse_group_fence(found.body), found.version

@@ -90,16 +90,21 @@ def has_gap(before: GroupFence | None, fence: GroupFence) -> bool:
     return before is None or not reaches(fence, before.last)
 
 
-def look(client: GroupClient) -> Procedure[GroupView]:
-    """The listing and the fence, read in parallel; a gap between two fences costs a listing."""
-    before, sent_ms = client.known, (yield WallMs())
-    entries, (fence, version), *_ = yield Parallel(
-        (list_instants(client), read_group_fence(), *expected_offers(client))
-    )
+def look(client: GroupClient, *, at_known: bool = False) -> Procedure[GroupView]:
+    """The listing and the fence, read in parallel; a gap between two fences costs a listing.
+
+    `at_known`: the client has just read the fence, and does not read it again.
+    """
+    before, fence, version = client.known, client.known, client.version
+    sent_ms, reads = (yield WallMs()), [] if at_known and fence else [read_group_fence()]
+    entries, *found = yield Parallel((list_instants(client), *reads, *expected_offers(client)))
     client.took(sent_ms, (yield WallMs()))
-    if has_gap(before, fence):
-        entries = yield from list_instants(client)
-    client.knows(fence, version)
+    if reads:
+        fence, version = found[0]
+        if has_gap(before, fence):
+            entries = yield from list_instants(client)
+        client.knows(fence, version)
+    assert fence is not None
     decided = known_decisions(before, fence)
     versions = {each.key: each.version for each in entries if each.key.endswith(".offer")}
     if len(client.read) > OFFERS_MAX:
