@@ -336,6 +336,36 @@ def test_an_interrupted_append_is_rolled_back_at_once(version: int) -> None:
     assert read_table(store).num_rows == 0
 
 
+@VERSIONS
+@pytest.mark.parametrize("sent", [False, True])
+@pytest.mark.parametrize("what", ["append", "upsert", "cluster"])
+def test_beside_hudi_an_interrupt_rolls_back_what_was_certainly_not_committed(
+    what: str, version: int, *, sent: bool
+) -> None:
+    """A clustering's plan stayed, and upserts conflicted with it until its heartbeat expired."""
+    store, config, url = table(version, "hudi")
+    now: list[str] = []
+
+    def interrupt(kind: str, **_: Any) -> None:
+        if kind in now:
+            raise KeyboardInterrupt
+
+    with Table(url, emit=interrupt) as mine:
+        for each in range(3):
+            mine.append(rows([each]))
+        now.append("published" if sent else "checked")
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            mine.cluster() if what == "cluster" else getattr(mine, what)(rows([3]))
+        notes = str(getattr(interrupted.value, "__notes__", ""))
+        assert ("was not committed" in notes) is not sent
+        now.clear()
+        assert not pending(store, config.names)
+        assert not mine.lock.locked()
+        mine.upsert(rows([0]))
+    there = [f"k{each}" for each in range(4 if sent and what != "cluster" else 3)]
+    assert sorted(read_table(store)["id"].to_pylist()) == there
+
+
 # --- a schedule that lost an acknowledged update --------------------------------------------------
 
 

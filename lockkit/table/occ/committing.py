@@ -37,7 +37,7 @@ from lockkit.table.occ.fence import CLOSED, COMMIT, Decided, FenceRead, read_fen
 from lockkit.table.occ.news import CommitProgress, news_listed, taken_back
 from lockkit.table.occ.prepared import Prepared
 
-COMPLETION = "completion"
+COMPLETION, SENT = "completion", "sent"
 
 
 def commit(
@@ -128,7 +128,7 @@ def _commit_unfenced(
         believe()
         yield note_checked(prepared, guard, found.covered)
         landed = Decided(COMMIT, prepared.instant, transaction.action, completion)
-    key = completed_key(prepared.names, landed)
+    prepared.sent_as[SENT] = key = completed_key(prepared.names, landed)
     try:
         standing = yield from create(key, prepared.body)
     except Exception as error:

@@ -47,7 +47,7 @@ class Prepared:
     grows: bool = False
     """Whether its schema has columns that its snapshot has not; other writers then check it."""
     sent_as: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """Without the fence: the write of a commit with unknown outcome, to be sent again."""
+    """Without the fence: which file a commit creates, from then on, and how it is sent again."""
 
     @property
     def sha256(self) -> str:

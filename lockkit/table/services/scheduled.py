@@ -218,7 +218,7 @@ class PlanAttempt(WriteAttempt):
         taken, heart = self._taken, self._heart
         if heart is None:
             return
-        certain = error is None or isinstance(error, Exception) or self._undecided
+        certain = error is None or isinstance(error, Exception) or self._unsent
         if isinstance(error, CommitUnknown) or (taken is not None and not certain):
             yield from WriteAttempt._leave(self, error)  # by the fence: it may be decided
             return

@@ -58,7 +58,7 @@ class WriteAttempt:
     """What an append found out about the table, even if it failed."""
     groups: list[FileGroup] = field(default_factory=list)
     _undecided: bool = True
-    """Whether the write that decides has certainly not been sent yet."""
+    """Whether the write that decides has certainly not been sent, unless `prepared` says so."""
     _taken: TakenInstant | None = None
     _sent_ms: int = 0  # when `_taken` was requested
     _heart: AttemptHeartbeat | None = None
@@ -108,7 +108,6 @@ class WriteAttempt:
         prepared = yield from self._prepare_append(host, known, new)
         self._first = yield from host.run(self.before_commit(prepared))
         yield from host.run(self._do_first(held))
-        self._undecided = False
 
         def once() -> Procedure[Committed]:
             return host.run(commit(
@@ -208,7 +207,7 @@ class WriteAttempt:
         assert self._heart is not None
         self._first = yield from self.host.run(self.before_commit(prepared))
         self._heart.assert_alive()
-        self._undecided = False
+        self._undecided = prepared.transaction.config.mode == HUDI
         return (yield from settled(
             lambda: self.host.publish(prepared, self.strategy, self._first and self._do_first),
             prepared, self._undo,
@@ -218,9 +217,9 @@ class WriteAttempt:
         """Once, and before anything can be decided, so that an interrupt here is certain."""
         first, self._first = self._first, None
         if first is not None:
-            self._undecided = True
+            before, self._undecided = self._undecided, True
             yield from first(held)
-            self._undecided = False
+            self._undecided = before
 
     def _undo(self, prepared: Prepared) -> Procedure[bool]:
         """Whether a transaction that was refused after an unknown outcome is now rolled back.
@@ -241,6 +240,10 @@ class WriteAttempt:
 
     # --- how it is left --------------------------------------------------------------------------
 
+    @property
+    def _unsent(self) -> bool:
+        return self._undecided and not (self.prepared and self.prepared.sent_as)
+
     def _leave(self, error: BaseException | None) -> Procedure[None]:
         """Withdraw the instant after `error`, or without one.
 
@@ -258,7 +261,7 @@ class WriteAttempt:
             heart.stop()
         if isinstance(error, CommitUnknown):
             return
-        certain = error is None or isinstance(error, Exception) or self._undecided
+        certain = error is None or isinstance(error, Exception) or self._unsent
         done, gone = False, None
         with suppress(TableError, StoreError, LockBusy, LockLost, CommitUnknown, RuntimeError):
             from lockkit.table.write.withdrawal import withdraw_attempt  # rarely needed
