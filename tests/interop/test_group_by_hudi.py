@@ -5,10 +5,18 @@ Offers and tombstones lie beside the timeline's files, and Hudi knows nothing of
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from os import getloadavg
 from pathlib import Path
+from typing import Any
 
 import pytest
+from environment import Environment
 from hudi_world import Hudi
 from test_archive import OPTIONS, in_order, rows
 
@@ -16,6 +24,10 @@ from lockkit.cli.main import main
 from lockkit.table import CommitConflict, Table, read_table
 from lockkit.table.occ.group import publish as group_publish
 from lockkit.table.services import archive_group
+from tests.bench.committers import FIRST, create
+from tests.bench.group import TOGETHER
+from tests.bench.server import serving
+from tests.bench.writers import CLOCK, ROWS, contend
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
@@ -81,37 +93,61 @@ def test_hudi_reads_what_writers_decided_together_and_writes_it_after_the_switch
         assert in_order(read_table(after.store, meta=True).to_pylist()) == found
 
 
-WRITERS, APPENDS, LOOKS_MAX = 8, 12, 40
+WRITERS, EVERY_S, SECONDS = 16, 2.0, 40.0
 
 
-@pytest.mark.parametrize("version", [9, 6])
-def test_hudi_reads_whole_commits_in_the_order_of_each_of_eight_writers_while_they_append(
-    hudi: Hudi, tmp_path: Path, version: int
+@pytest.mark.parametrize("version", TOGETHER)
+def test_hudi_reads_whole_commits_in_the_order_of_each_of_sixteen_processes_while_they_append(
+    environment: Environment, tmp_path: Path, version: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, url = str(tmp_path / "orders"), f"file://{tmp_path}/orders"
-    with Table.create(
-        url, record_key="id", partition_by="region", precombine="at", name="orders",
-        commit="group", version=version,
-    ) as first:  # fmt: skip
-        first.append(rows("w0.first.a", at=0))
-    assert len(hudi.read(path)) == 1  # Spark has begun
+    """On a store of 60 ms. Prints the rate, and how far a look of Hudi's was behind."""
+    looks: list[tuple[float, list[int]]] = []
 
-    def append(writer: int) -> None:
-        with Table(url) as table:
-            for number in range(APPENDS):
-                table.append(rows(f"{writer}.{number}.a", f"{writer}.{number}.b", at=number))
+    def look(bucket: str) -> None:
+        began = time.clock_gettime(CLOCK)
+        rows = reader("read", path=f"s3a://{bucket}/orders", select=["id"])
+        looks.append((began, [int(row["id"][1:]) for row in rows]))
 
-    looks: list[set[str]] = []
-    with ThreadPoolExecutor(WRITERS) as pool:
-        at_work = [pool.submit(append, writer) for writer in range(WRITERS)]
-        while not all(each.done() for each in at_work) and len(looks) < LOOKS_MAX:
-            looks.append({row["id"] for row in hudi.read(path)})
-        for each in at_work:
-            each.result()
-    looks.append({row["id"] for row in hudi.read(path)})
-    assert len(looks[-1]) == 1 + 2 * WRITERS * APPENDS
-    for seen in looks:
-        for writer in range(WRITERS):
-            mine = [{f"{writer}.{each}.a", f"{writer}.{each}.b"} & seen for each in range(APPENDS)]
-            sizes = [len(each) for each in mine]
-            assert set(sizes) <= {0, 2} and sizes == sorted(sizes, reverse=True), sizes
+    @contextmanager
+    def watch(_endpoint: str, bucket: str) -> Iterator[Callable[[list[float]], dict[str, Any]]]:
+        over = threading.Event()
+
+        def look_on() -> None:
+            while not over.is_set():
+                look(bucket)
+
+        def figures(ends: list[float]) -> dict[str, Any]:
+            over.set()
+            looking.result()
+            before = FIRST // ROWS + WRITERS  # each had a first one
+            during = [(began, len(found) // ROWS - before) for began, found in looks]
+            look(bucket)
+            behind = [began - ends[shown] for began, shown in during if shown < len(ends)]
+            return {"looks": len(during), "behind_s": round(max([0.0, *behind]), 2)}
+
+        with ThreadPoolExecutor(1) as pool:
+            looking = pool.submit(look_on)
+            try:
+                yield figures
+            finally:
+                over.set()
+
+    with serving() as server:
+        reader = Hudi(environment, server.s3, tmp_path / "log", **{"spark.master": "local[16]"})
+        create(TOGETHER[version], server.s3, tmp_path, "warm")
+        look("warm")  # Spark's first one takes long
+        looks.clear()
+        found = contend(server, TOGETHER[version], WRITERS, tmp_path, SECONDS, every_s=EVERY_S,
+                        watch=watch)  # fmt: skip
+        reader.close()
+    with capsys.disabled():
+        print(f"\nHudi beside {WRITERS} writers, version {version}: {found}, load {getloadavg()}")
+    assert found["looks"] > 1 and found["commits"] > WRITERS and not found["rows_lost"]
+    for _, shown in looks:
+        assert len(shown) == len(set(shown)), "a row twice"
+        commits = Counter((number // 1_000_000, number % 1_000_000 // ROWS) for number in shown)
+        assert set(commits.values()) == {ROWS}, "a part of a commit"
+        for writer in range(WRITERS + 1):
+            mine = sorted(number for who, number in commits if who == writer)
+            assert mine == list(range(len(mine))), f"{writer}: one without an earlier one"
+    assert len(looks[-1][1]) == FIRST + ROWS * (WRITERS + found["commits"])

@@ -3,7 +3,7 @@
 Each commit of lockkit does it to switch Hudi's metadata table off, which it does not update. Hudi
 does the same for `hoodie.metadata.enable=false`. The properties are changed before the commit is
 published, so a reader that sees the commit lists the folders. From then on Hudi's Spark writers
-make no new one: it would lack what lockkit commits while Hudi lists the folders.
+make no new one: it would lack what lockkit commits while Hudi makes it.
 """
 
 from __future__ import annotations
