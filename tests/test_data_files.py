@@ -6,9 +6,11 @@ import errno
 import io
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from lock_world import SCHEMES
 
@@ -16,6 +18,7 @@ from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Applied, IfAbsent
 from lockkit.stores import open_store
+from lockkit.table import Table
 from lockkit.table.format.data_files import open_data_file
 
 BODY = b"x" * 100_000
@@ -26,6 +29,33 @@ class FullDisk(io.FileIO):
 
     def write(self, _: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("table_type", "way"),
+    [
+        ("COPY_ON_WRITE", "upsert"), ("COPY_ON_WRITE", "overwrite"), ("COPY_ON_WRITE", "cluster"),
+        ("MERGE_ON_READ", "append"), ("MERGE_ON_READ", "upsert"), ("MERGE_ON_READ", "overwrite"),
+        ("MERGE_ON_READ", "compact"),
+    ],
+)  # fmt: skip
+def test_a_write_that_finds_the_temporary_disk_full_says_so_and_changes_nothing(
+    table_type: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({"id": ["a", "b"], "v": [1, 2]})
+    given, url = [] if way in ("cluster", "compact") else [rows], (tmp_path / "t").as_uri()
+    with Table.create(url, record_key="id", table_type=table_type) as table:
+        for _ in range(2):
+            table.append(rows)
+        table.upsert(rows)
+        before = table.read()
+        full = partial(FullDisk, tmp_path / "copy", "w+")
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "TemporaryFile", lambda: io.BufferedRandom(full()))
+            with pytest.raises(TableError, match=r"no room.*No space left on device.*set TMPDIR"):
+                getattr(table, way)(*given)
+        assert table.read().equals(before)
+        assert getattr(table, way)(*given)
 
 
 @pytest.mark.parametrize("kind", list(SCHEMES))

@@ -4,13 +4,14 @@ It is written as a stream: rows are added in batches, and memory holds one row g
 
 from __future__ import annotations
 
+import errno
 import io
 import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from lockkit.table.errors import RefusedRows, TableError
 from lockkit.table.format.layout import NO_COMMIT, TaskId, WriteStat, file_name, in_partition
@@ -38,6 +39,7 @@ ROW_GROUP_BYTES = 32_000_000
 """Rows are held back until they fill a row group; this bounds a writer's and a reader's memory."""
 ROW_GROUP_ROWS_MAX = 1_000_000
 KEY_SCALE_MAX = 6
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 MIN_KEY, MAX_KEY = "hoodie_min_record_key", "hoodie_max_record_key"
 FILTER = {"org.apache.hudi.bloomfilter": "/////wAAAAEBAAAACP8="}
 """It rules out no key, so that Hudi's bloom indexes search the file; without one, they fail."""
@@ -143,7 +145,7 @@ class BaseFileWriter:
     def close(self, *, inserts: int, updates: int = 0, deletes: int = 0) -> WriteStat:
         """Finish the file; `out` then holds all of it."""
         self._flush()
-        with _disk_errors_named():
+        with disk_errors_named():
             writer = self._writer or self._open()
             keys = {MIN_KEY: self._least or "", MAX_KEY: self._greatest or ""}
             writer.add_key_value_metadata({**keys, **FILTER})
@@ -178,7 +180,7 @@ class BaseFileWriter:
         count = rows.num_rows
         rows = rows.add_column(3, PARTITION_PATH, constant(self.partition, count))
         rows = rows.add_column(4, FILE_NAME, constant(self.name, count))
-        with _disk_errors_named():
+        with disk_errors_named():
             self._writer = self._writer or self._open()
             parts = max(1, size // ROW_GROUP_BYTES, count // ROW_GROUP_ROWS_MAX)
             self._writer.write_table(rows, row_group_size=-(-count // parts))
@@ -237,16 +239,25 @@ def _hardly_repeats(kind: pa.DataType) -> bool:
 
 
 @contextmanager
-def _disk_errors_named() -> Iterator[None]:
+def disk_errors_named() -> Iterator[None]:
     """Raise a `TableError` that names the machine if its disk is full."""
     try:
         yield
     except OSError as error:
+        if error.errno not in FULL:
+            raise
         raise TableError(
             tempfile.gettempdir(),
             f"of {socket.gethostname()} has no room for a data file ({str(error)[:120]})",
             "make room there, or set TMPDIR, then write again",
         ) from None
+
+
+@contextmanager
+def draft_file() -> Iterator[BinaryIO]:
+    """A file on the local disk that goes when it is closed. A full disk is a `TableError`."""
+    with disk_errors_named(), tempfile.TemporaryFile() as file:
+        yield cast(BinaryIO, file)
 
 
 def write_inserts(

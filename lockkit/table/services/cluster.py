@@ -10,12 +10,11 @@ refused, fails or is interrupted is rolled back at once, because writers yield t
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lockkit.clock import Clock
 from lockkit.errors import clipped
@@ -23,7 +22,13 @@ from lockkit.runtime import Procedure, run
 from lockkit.runtime.proven import all_of, listing
 from lockkit.stores import Store
 from lockkit.table.errors import UnsupportedTable
-from lockkit.table.format.base_file import BaseFileWriter, Slice, Target
+from lockkit.table.format.base_file import (
+    BaseFileWriter,
+    Slice,
+    Target,
+    disk_errors_named,
+    draft_file,
+)
 from lockkit.table.format.base_file_reading import rows_to_copy
 from lockkit.table.format.data_files import open_data_file, put_data_file
 from lockkit.table.format.layout import NO_BASE, NO_COMMIT, FileGroup, WriteStat, in_partition
@@ -367,7 +372,7 @@ class Rewrite:
         self.assert_alive()
         assert self.snapshot.schema is not None
         columns = arrow_schema(self.snapshot.schema)
-        out: Any = self._open.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        out = self._open.enter_context(draft_file())
         # As in a merge, its rows keep their own commit times; but the group is a new one.
         draft = BaseFileWriter(
             self.target, source.partition, file_id, columns, out, previous=source.instant
@@ -377,7 +382,7 @@ class Rewrite:
         return draft
 
     def _put(self, draft: BaseFileWriter) -> None:
-        with draft.out:
+        with disk_errors_named(), draft.out:
             stat = replace(draft.close(inserts=0), previous=NO_COMMIT)
             stat = replace(stat, inserts=stat.writes)
             self.assert_alive()

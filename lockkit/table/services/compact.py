@@ -13,7 +13,6 @@ interrupted is rolled back at once.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -23,7 +22,7 @@ from typing import Any
 
 from lockkit.runtime import Procedure, run
 from lockkit.table.errors import TableBlocked, TableChanged, UnsupportedTable
-from lockkit.table.format.base_file import BaseFileWriter, Slice
+from lockkit.table.format.base_file import BaseFileWriter, Slice, draft_file
 from lockkit.table.format.base_file_reading import COPIED_ANEW
 from lockkit.table.format.compaction_plan import (
     CompactionInput,
@@ -269,8 +268,7 @@ class SliceMerge:
         of = slice_of(self.snapshot, planned)
         copied = tuple(name for name in every.names if name not in COPIED_ANEW)
         scan = Scan((of,), every, copied, None)
-        with tempfile.TemporaryFile() as file:
-            out: Any = file
+        with draft_file() as out:
             draft = BaseFileWriter(
                 target, *planned.group, columns, out, self.task, of.instant or NO_COMMIT
             )

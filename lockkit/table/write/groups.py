@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import islice
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 from lockkit.clock import Clock
@@ -26,6 +26,8 @@ from lockkit.table.format.base_file import (
     Slice,
     Target,
     columns_of,
+    disk_errors_named,
+    draft_file,
     plain,
     record_keys,
 )
@@ -219,9 +221,9 @@ def write_group(
     if group_target.gone is not None:
         gone = record_keys(target.config, plain(group_target.gone)).combine_chunks()
         changes = replace(changes, gone=gone)
-    with tempfile.TemporaryFile() as out:
+    with draft_file() as out:
         draft = BaseFileWriter(
-            target, partition, file_id, columns_of(target, rows.schema), _binary(out), work.task
+            target, partition, file_id, columns_of(target, rows.schema), out, work.task
         )
         if group_target.base is None:
             work.begin(draft)
@@ -254,7 +256,7 @@ def write_rows(
                 draft = None
             if draft is None:
                 file_id = free_file_id(work.clock)
-                out = _binary(tempfile.TemporaryFile())  # noqa: SIM115 - closed when finished
+                out = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - `_finish` closes it
                 columns = columns_of(work.target, part.schema)
                 draft = BaseFileWriter(work.target, partition, file_id, columns, out, work.task)
                 work.begin(draft)
@@ -264,12 +266,8 @@ def write_rows(
 
 
 def _finish(work: WriteTask, draft: BaseFileWriter) -> WriteStat:
-    with draft.out:
+    with disk_errors_named(), draft.out:
         return work.put(draft, draft.close(inserts=draft.added))
-
-
-def _binary(file: object) -> BinaryIO:
-    return file  # type: ignore[return-value] # a temporary file is one, by another class
 
 
 KEPT_BYTES_MAX = 8 << 20

@@ -7,13 +7,12 @@ written whole: a reader would join it to values that nobody sees.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO
 
-from lockkit.table.format.base_file import Slice, Target, columns_of, plain
+from lockkit.table.format.base_file import Slice, Target, columns_of, draft_file, plain
 from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_partition
 from lockkit.table.format.log_writing import data_block, delete_block, log_name, refuse_unordered
 from lockkit.table.format.schema import META_COLUMNS, RECORD_KEY, conform
@@ -88,8 +87,7 @@ def write_log(
     changes, columns = upserts(target, rows), columns_of(target, rows.schema)
     assert changes.rows is not None
     count, deletes = len(changes.keys), 0
-    with tempfile.TemporaryFile() as file:
-        out = cast(BinaryIO, file)
+    with draft_file() as out:
         previous = max(instants_of(base)) if base else NO_COMMIT
         draft = LogDraft(group, target.instant, work.task, previous, out)
         work.begin(draft)
