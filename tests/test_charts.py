@@ -129,6 +129,19 @@ def test_a_page_gets_every_trace_with_the_figure_and_the_points_again_once_it_ha
     assert [len(each) for each in points] == [0, len(figure.data[0].x)]
 
 
+def test_another_page_folds_the_panel_so_that_no_old_figure_looks_new(charts: Charts) -> None:
+    """A reloaded page restores the figure as it was unfolded, and it may stay so."""
+    charts.set_trait("selected_index", 0)
+    before, fits = charts.figure, charts.children[0].children[0]
+    for page in (0.25, 0.25):  # one page may show it twice
+        fits._handle_custom_msg({"page": page}, [])
+    assert charts.figure is before and charts.selected_index == 0
+    fits._handle_custom_msg({"page": 0.5}, [])
+    assert charts.figure is None and charts.selected_index is None
+    charts.set_trait("selected_index", 0)
+    assert charts.figure is not before and list(charts.figure.data[0].x)
+
+
 def test_a_kernel_has_one_figure_that_of_the_panel_unfolded_last(charts: Charts) -> None:
     charts.set_trait("selected_index", 0)
     other = Charts(charts.lanes)

@@ -213,10 +213,18 @@ def test_the_numbers_that_are_unfolded_in_mid_run_show_their_points(lab: Server,
     run_all_cells(page, lab, workbench_alone(lab))
     launch(page)
     page.locator(f"{BENCH} tr[data-row]").nth(2).wait_for(state="attached", timeout=LATER_MS)
-    page.locator(".lockkit-numbers").get_by_text("Numbers").first.click()
-    page.locator(".lockkit-numbers .scatterlayer path.point").first.wait_for(
-        state="attached", timeout=LATER_MS
+    panel = page.locator(".lockkit-numbers")
+    panel.get_by_text("Numbers").first.click()
+    point = panel.locator(".scatterlayer path.point").first
+    point.wait_for(state="attached", timeout=LATER_MS)
+    command(page, "docmanager:save")
+    page.wait_for_function("!document.querySelector('.jp-mod-dirty')", timeout=SOON_MS)
+    page.reload()  # the panel is folded then: the figure would be the one of the beginning
+    panel.locator(".jupyter-widget-Collapse:not(.jupyter-widget-Collapse-open)").wait_for(
+        timeout=LATER_MS
     )
+    panel.get_by_text("Numbers").first.click()
+    point.wait_for(state="attached", timeout=LATER_MS)
     stopped(page)
     rows = page.locator(f"{BENCH} tr[data-row]").count()
     generations = page.locator(".lockkit-numbers .scatterlayer .trace").first.locator("path.point")

@@ -220,11 +220,14 @@ class FitFigures(anywidget.AnyWidget):
     is in the page. Later, only an event of the window makes a responsive figure fit.
 
     :param fill: is called once a figure is drawn: what was sent before did not arrive.
+    :param reloaded: is called if another page shows the panel. The figure that it restores has the
+        points of the beginning, and may get no more.
     """
 
     _css = ".lockkit-fits:has(~ .js-plotly-plot) { display: none; }"
     _esm = """
     export function render({ model, el }) {
+      model.send({ page: window.lockkitPage ??= Math.random() });
       el.classList.add("lockkit-fits", "lk-note");
       el.textContent = "Loading the chart\u2026";
       const watch = new ResizeObserver(() => window.dispatchEvent(new Event("resize")));
@@ -241,9 +244,20 @@ class FitFigures(anywidget.AnyWidget):
     }
     """
 
-    def __init__(self, fill: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, fill: Callable[[], None] = lambda: None, reloaded: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__()
-        self.on_msg(lambda *_: fill())
+        self._page: float | None = None
+        self._fill, self._reloaded = fill, reloaded
+        self.on_msg(self._received)
+
+    def _received(self, _: Any, content: dict[str, Any], __: Any) -> None:
+        page = content.get("page")
+        if page is None:
+            return self._fill()
+        self._page = page if self._page is None else self._page
+        return None if page == self._page else self._reloaded()
 
 
 def refill(figure: Any, fill: Callable[[], None]) -> None:
