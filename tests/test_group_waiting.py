@@ -58,7 +58,14 @@ from lockkit.table.occ.group.offer import (
     offered_as,
     take_turn,
 )
-from lockkit.table.occ.group.outcomes import is_published, make_room, publish_round
+from lockkit.table.occ.group.outcomes import (
+    PUBLISHER_READS,
+    PUBLISHER_TRIPS,
+    is_published,
+    make_room,
+    publish_round,
+    to_be_published,
+)
 from lockkit.table.occ.group.publish import _raise_format, see_published
 from lockkit.table.occ.group.view import GroupView
 from lockkit.table.occ.transaction import (
@@ -375,6 +382,36 @@ def test_a_publisher_reads_inflight_files_while_it_publishes_those_before() -> N
     carried_out(publish_round(client, fence, window[-1]), answer)
     assert client.proven == set(range(1, 21))
     assert sum("Put" in kinds and len(kinds) > 1 for kinds in together) == 2, together
+
+
+def newer_fence(combiner: str = "W1") -> GroupFence:
+    return replace(fence_of(decisions(2)), combiner=combiner)
+
+
+@pytest.mark.parametrize(("combiner", "goes_on"), [("W1", True), ("W2", False)])
+@pytest.mark.parametrize("knows", [True, False], ids=["its writer has read it", "the store has it"])
+def test_a_publisher_goes_on_with_what_was_decided_since_while_the_fence_names_it(
+    combiner: str, goes_on: bool, knows: bool
+) -> None:
+    done, now = replace(fence_of(decisions(1)), combiner="W1"), newer_fence(combiner)
+    client = client_of(done)
+    client.contended = 1
+    if knows:
+        client.knows(now, "v2")
+    answer = nothing if knows else lambda _: Found(format_group_fence(now), "v2")
+    found, _ = carried_out(to_be_published(client, done), answer)
+    assert (found is not None and found.last == 2) is goes_on
+    assert (client.known is not None and client.known.last == 2) is knows, "its writer's own"
+
+
+def test_a_publisher_whose_writer_is_idle_reads_the_fence_and_then_stops() -> None:
+    done = replace(fence_of(decisions(1)), combiner="W1")
+    client = client_of(done)
+    client.contended = 1
+    found, sent = carried_out(to_be_published(client, done), lambda _: NotModified(0))
+    reads = [each for each in sent if isinstance(each, Get)]
+    assert found is None and len(reads) == len(PUBLISHER_READS) > 0
+    assert len(sent) == PUBLISHER_TRIPS + 1 + len(reads), "it looks once in each round trip"
 
 
 def test_the_picture_of_a_killed_combiner_is_a_recorded_run_and_not_an_idle_panel() -> None:
