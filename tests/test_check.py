@@ -169,6 +169,12 @@ def test_a_correct_history_is_valid_and_the_verdict_counts_its_events() -> None:
     assert all(each.kind is Kind.VALID for each in verdict.findings)
 
 
+def test_a_check_that_finds_nothing_to_judge_says_nothing() -> None:
+    said = [each.because for each in check(well()).findings]
+    assert "2 acknowledged commits, all in the store" in said
+    assert not [each for each in said if each.startswith(("0 ", "all 0"))]
+
+
 # --- the recorded histories ---------------------------------------------------------------------
 
 

@@ -537,7 +537,7 @@ def test_a_copy_of_an_answered_write_is_refused_and_nobody_hears_it() -> None:
 
 
 @pytest.mark.parametrize(("moment", "lane", "first", "again"), [
-    ("group-archive/drift:90280", "W1", ("offer: answer lost", "lost"),
+    ("group:42", "W1", ("offer: answer lost", "lost"),
      ("the SDK's own retry: 429", "throttled")),
     ("lease/claim_unknown ours:24365", "W3", ("commit 5: answer lost", "lost"),
      ("the SDK's own retry: 412, its own write was first", "refused")),

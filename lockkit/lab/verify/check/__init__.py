@@ -21,7 +21,7 @@ from lockkit.lab.verify.check.reached import REACHED, never
 from lockkit.lab.verify.check.readers import readers_see_whole_commits
 from lockkit.lab.verify.check.replay import replay
 from lockkit.lab.verify.check.store import acknowledged_writes_are_there, chain_of_versions
-from lockkit.lab.verify.check.verdict import Finding, Kind, Verdict, both
+from lockkit.lab.verify.check.verdict import Finding, Kind, Verdict, both, counted
 
 __all__ = ["CHECKS", "REACHED", "Finding", "Kind", "Verdict", "both", "check", "replay"]
 
@@ -63,18 +63,14 @@ def check(events: Iterable[Event]) -> Verdict:
 
 def _all_is_well(lanes: HistoryIndex, reached: tuple[str, ...]) -> str:
     holders = len({each.who for each in lanes.grants})
-    grants = f"{_count(len(lanes.grants), 'grant')} to {_count(holders, 'client')}"
+    grants = f"{counted(len(lanes.grants), 'grant')} to {counted(holders, 'client')}"
     said = [f"{grants}, never two holders at once"] if lanes.grants else []
     if lanes.published:
-        said.append(f"{_count(len(lanes.published), 'commit')}, none stale and none lost")
+        said.append(f"{counted(len(lanes.published), 'commit')}, none stale and none lost")
     if lanes.by_kind["saw"]:
-        said.append(f"{_count(len(lanes.by_kind['saw']), 'look')} at whole commits, in order")
+        said.append(f"{counted(len(lanes.by_kind['saw']), 'look')} at whole commits, in order")
     if reached:
         said.append(f"exercised: {', '.join(reached)}")
     if missing := never(lanes, reached):
         said.append(f"not exercised: {', '.join(missing)}")
     return "; ".join(said) or "nothing happened that could be judged"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -35,7 +35,7 @@ def acknowledged_is_there(lanes: HistoryIndex) -> Finding | None:
                 return unknown(name, f"whether {instant} was archived before it was deleted", gone)
             because = f"{instant} was published by {reported.who}, and deleted by {client_of(gone)}"
             return invalid(name, because, reported, lanes.visible[instant], gone)
-    return valid(name, f"all {len(first)} acknowledged commits are in the store")
+    return valid(name, len(first), "acknowledged commit", ", all in the store")
 
 
 def no_stale_commit(lanes: HistoryIndex) -> Finding | None:
@@ -69,7 +69,7 @@ def no_stale_commit(lanes: HistoryIndex) -> Finding | None:
     if blind is not None:
         because = f"what {blind.instant} was checked against: no lane tells of its check"
         return unknown(name, because, blind.event)
-    return valid(name, f"{len(order)} commits, each checked against all before it")
+    return valid(name, len(order), "commit", ", each checked against all before it")
 
 
 def _are_apart(mine: Event, theirs: Event | None) -> bool:
@@ -118,7 +118,7 @@ def refused_is_absent(lanes: HistoryIndex) -> Finding | None:
             f"{who} recorded {reported['error']} for {instant}, and it is visible all the same"
         )
         return invalid(name, because, reported, seen)
-    return valid(name, f"{count} refused commits, none of them visible")
+    return valid(name, count, "refused commit", ", none visible")
 
 
 def taken_back_is_absent(lanes: HistoryIndex) -> Finding | None:
@@ -131,7 +131,4 @@ def taken_back_is_absent(lanes: HistoryIndex) -> Finding | None:
                 f"{client_of(seen)} made it visible: its files are gone"
             )
             return invalid(name, because, decided, seen)
-    if lanes.taken_back:
-        count = len(lanes.taken_back)
-        return valid(name, f"{count} rolled back commits, none of them visible")
-    return None
+    return valid(name, len(lanes.taken_back), "rolled back commit", ", none visible")

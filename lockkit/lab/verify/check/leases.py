@@ -30,7 +30,7 @@ def one_believer(lanes: HistoryIndex) -> Finding | None:
             return invalid(name, because, widest.last, each.start, widest.end)
         if widest is None or each.until_ms >= widest.until_ms:
             widest = each
-    return valid(name, f"{len(lanes.beliefs)} grants, never two at a time")
+    return valid(name, len(lanes.beliefs), "grant", ", never two at a time")
 
 
 def epochs_rise(lanes: HistoryIndex) -> Finding | None:
@@ -68,7 +68,7 @@ def epochs_rise(lanes: HistoryIndex) -> Finding | None:
                 f"{one.who} had been granted epoch {one['epoch']}"
             )
             return invalid(name, because, one, next_)
-    return valid(name, f"{len(ordered)} grants, each with a higher epoch")
+    return valid(name, len(ordered), "grant", ", each with a higher epoch")
 
 
 def _fallen(lanes: HistoryIndex) -> tuple[Event, Event] | None:
@@ -128,7 +128,8 @@ def no_self_inflicted_loss(lanes: HistoryIndex) -> Finding | None:
                 f"{standing['attempt']}"
             )
             return invalid(name, because, standing, each)
-    return valid(name, f"{len(reported)} losses and waits, none of them its own doing")
+    what = " a client lost the lock or waited, never by its own write"
+    return valid(name, len(reported), "time", what)
 
 
 def _at(each: Event) -> float:

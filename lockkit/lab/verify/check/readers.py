@@ -60,8 +60,7 @@ def readers_see_whole_commits(lanes: HistoryIndex) -> Finding | None:
     for reading in looks:
         if (finding := _judged(reading, published, lanes)) is not None:
             return finding
-    count = len(looks)
-    return valid(NAME, f"{count} looks, each at whole commits and at all before them")
+    return valid(NAME, len(looks), "look", ", each at whole commits and at all before them")
 
 
 def _published(lanes: HistoryIndex, writes: dict[str, Any]) -> PublishedCommits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lockkit.events import Event
 from lockkit.lab.verify.check.lanes import HistoryIndex, bare, client_of, name_of, outcome_of
-from lockkit.lab.verify.check.verdict import Finding, invalid, unknown, valid
+from lockkit.lab.verify.check.verdict import Finding, counted, invalid, unknown, valid
 
 
 def chain_of_versions(lanes: HistoryIndex) -> Finding | None:
@@ -43,7 +43,9 @@ def chain_of_versions(lanes: HistoryIndex) -> Finding | None:
             return invalid(name, because, known, each)
         if each["applied"]:
             count, last[key] = count + 1, each
-    return valid(name, f"{count} writes of {len(last)} objects, one after the other")
+    return valid(
+        name, count, "write", f" of {counted(len(last), 'object')}, one after the other"
+    )
 
 
 def acknowledged_writes_are_there(lanes: HistoryIndex) -> Finding | None:
@@ -65,7 +67,7 @@ def acknowledged_writes_are_there(lanes: HistoryIndex) -> Finding | None:
             )
             asks = (each for each in lanes.by_kind["ask"] if each["attempt"] == attempt)
             return invalid(name, because, next(asks), answer, write)
-    return valid(name, f"{count} writes that were acknowledged, all on record")
+    return valid(name, count, "acknowledged write", ", all on record")
 
 
 def _holds(condition: str, before: str) -> bool | None:

@@ -67,8 +67,13 @@ def both(one: Verdict, other: Verdict) -> Verdict:
     )
 
 
-def valid(name: str, because: str) -> Finding:
-    return Finding(name, Kind.VALID, because)
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def valid(name: str, number: int, noun: str, rest: str) -> Finding | None:
+    """What so many things show; None if there is nothing to judge."""
+    return Finding(name, Kind.VALID, counted(number, noun) + rest) if number else None
 
 
 def invalid(name: str, because: str, *evidence: Event | None) -> Finding:
