@@ -54,14 +54,20 @@ def site(parts: ModuleType, tmp_path: Path) -> Iterator[Server]:
     server.server_close()
 
 
-def test_the_first_picture_needs_no_python(
+@pytest.fixture
+def without_python(
     parts: ModuleType, tmp_path: Path, page: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the disk, as make docs builds it without npm."""
+) -> Any:
+    """The page from the disk, as make docs builds it without npm."""
     monkeypatch.setattr(parts, "PYODIDE", tmp_path / "none")
     (file := tmp_path / "playground.html").write_text(parts.html(), encoding="utf-8")
     page.goto(f"file://{file}")
     page.wait_for_selector("#playground[data-drawn][data-failed]", timeout=SOON_MS)
+    return page
+
+
+def test_the_first_picture_needs_no_python(without_python: Any) -> None:
+    page = without_python
     page.wait_for_selector(".lk[data-ready=true][data-verdict=INVALID]", timeout=SOON_MS)
     assert int(page.get_attribute("#playground", "data-drawn")) < 5_000
     assert page.locator(".lk-arrow").count() > 1
@@ -79,12 +85,9 @@ DROPPED = """([where, names]) => {
 
 
 def test_what_is_dropped_beside_the_open_panel_is_its_own_and_never_replaces_the_page(
-    parts: ModuleType, tmp_path: Path, page: Any, monkeypatch: pytest.MonkeyPatch
+    without_python: Any,
 ) -> None:
-    monkeypatch.setattr(parts, "PYODIDE", tmp_path / "none")
-    (file := tmp_path / "playground.html").write_text(parts.html(), encoding="utf-8")
-    page.goto(f"file://{file}")
-    page.wait_for_selector("#playground[data-drawn][data-failed]", timeout=SOON_MS)
+    page = without_python
     assert page.evaluate(DROPPED, ["#pg-picture", ["one.jsonl"]])
     page.get_by_role("tab", name="Checker").click()
     assert page.evaluate(DROPPED, ["body", ["one.jsonl", "two.jsonl"]])
