@@ -205,7 +205,8 @@ def test_files_are_read_without_the_demos_table_and_beside_ones_own(
     assert "No table was inspected" in said(demo)
     with pytest.raises(ValueError, match="press Look first"):
         demo.dry_run()
-    assert demo.look().diagnosis.pattern == skew, "the demo is made once"
+    assert demo.look().diagnosis.pattern == skew
+    assert also not in said(demo), "no file belongs to the demo's table"
     reader.look()
     reader.read(recorded)
     assert f"{reader._at[0]}, with {recorded.name}: " in said(reader)

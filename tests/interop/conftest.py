@@ -58,3 +58,13 @@ def hudi(
     running = Hudi(environment, server.s3, tmp_path_factory.mktemp("hudi") / "log")
     yield running
     running.close()
+
+
+@pytest.fixture(scope="module")
+def second(
+    environment: Environment, server: Emulator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Hudi]:
+    """One more, in a process of its own."""
+    running = Hudi(environment, server.s3, tmp_path_factory.mktemp("second") / "log")
+    yield running
+    running.close()

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from environment import Environment
 from hudi_world import Hudi, Refused, s3a
 from ours import SPARK_SCHEMA, arrow, order
 from test_hudi import PROVIDER
@@ -111,18 +110,9 @@ class Beside:
 
 @pytest.fixture
 def table(
-    request: pytest.FixtureRequest, hudi: Hudi, reader: Hudi, server: Emulator
+    request: pytest.FixtureRequest, hudi: Hudi, second: Hudi, server: Emulator
 ) -> Iterator[Beside]:
-    yield Beside(f"s3://metadata-{next(NUMBERS)}/orders", server.s3, hudi, reader, request.param)
-
-
-@pytest.fixture(scope="module")
-def reader(
-    environment: Environment, server: Emulator, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Hudi]:
-    running = Hudi(environment, server.s3, tmp_path_factory.mktemp("reader") / "log")
-    yield running
-    running.close()
+    yield Beside(f"s3://metadata-{next(NUMBERS)}/orders", server.s3, hudi, second, request.param)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from environment import Environment
 from hudi_rs import read_by_hudi_rs
 from hudi_world import Hudi, Refused, s3a
 from ours import SCHEMA, SPARK_SCHEMA, arrow, in_order, order
@@ -120,15 +119,6 @@ def table(request: pytest.FixtureRequest, hudi: Hudi, server: Emulator) -> Itera
     ) as made:  # fmt: skip
         made.upsert(arrow([FIRST]))  # Hudi lists the timeline's folder, and an empty one is none
     yield Overlapped(url, server.s3, hudi, precombine is not None, version)
-
-
-@pytest.fixture(scope="module")
-def second(
-    environment: Environment, server: Emulator, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Hudi]:
-    running = Hudi(environment, server.s3, tmp_path_factory.mktemp("second") / "log")
-    yield running
-    running.close()
 
 
 class AtFiles:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import anywidget
 import ipywidgets as widgets
+import traitlets
 
 from lockkit.errors import LockkitError
 from lockkit.events import plain
@@ -220,14 +221,14 @@ class FitFigures(anywidget.AnyWidget):
     is in the page. Later, only an event of the window makes a responsive figure fit.
 
     :param fill: is called once a figure is drawn: what was sent before did not arrive.
-    :param reloaded: is called if another page shows the panel. The figure that it restores has the
-        points of the beginning, and may get no more.
+    :param restored: is called if a page restores a figure that was drawn before, as after a reload:
+        it has the points of the beginning, and may get no more.
     """
 
     _css = ".lockkit-fits:has(~ .js-plotly-plot) { display: none; }"
     _esm = """
-    export function render({ model, el }) {
-      model.send({ page: window.lockkitPage ??= Math.random() });
+    const initialize = ({ model }) => model.get("drawn") && model.send({ restored: true });
+    function render({ model, el }) {
       el.classList.add("lockkit-fits", "lk-note");
       el.textContent = "Loading the chart\u2026";
       const watch = new ResizeObserver(() => window.dispatchEvent(new Event("resize")));
@@ -242,22 +243,23 @@ class FitFigures(anywidget.AnyWidget):
         document.removeEventListener("plotlywidget-after-render", drawn);
       };
     }
+    export default { initialize, render };
     """
+    drawn = traitlets.Bool(False).tag(sync=True)
 
     def __init__(
-        self, fill: Callable[[], None] = lambda: None, reloaded: Callable[[], None] = lambda: None
+        self, fill: Callable[[], None] = lambda: None, restored: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__()
-        self._page: float | None = None
-        self._fill, self._reloaded = fill, reloaded
+        self._fill, self._restored = fill, restored
         self.on_msg(self._received)
 
     def _received(self, _: Any, content: dict[str, Any], __: Any) -> None:
-        page = content.get("page")
-        if page is None:
-            return self._fill()
-        self._page = page if self._page is None else self._page
-        return None if page == self._page else self._reloaded()
+        if content.get("restored"):
+            self._restored()
+        else:
+            self.drawn = True
+            self._fill()
 
 
 def refill(figure: Any, fill: Callable[[], None]) -> None:

@@ -260,7 +260,9 @@ def _parquet(file: Any, schema: pa.Schema) -> pa.Table:
 def _avro(block: Block, types: pa.Schema, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
-    if found := by_numpy(block, schema.names) or by_polars(block, schema.names):
+    found = by_numpy(block, schema.names)
+    found = by_polars(block, schema.names) if found is None else found
+    if found is not None:
         return _fitted(found, schema)
     has = {each["name"] for each in json.loads(block.header[SCHEMA])["fields"]}
     own = pa.schema([types.field(each.name) if each.name in types.names else each

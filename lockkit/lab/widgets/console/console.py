@@ -135,6 +135,7 @@ class Console(Shown):
         endpoint = endpoint or self.panel.endpoint.value.strip()
         if not url:
             url, endpoint = self._demonstration()
+            self._files = []  # none belongs to the demo's table
         self.panel.say("Looking…")
         seconds = self.panel.watch.value if watch_s is None else watch_s
         if is_service(url):
@@ -223,9 +224,7 @@ class Console(Shown):
         return self._take([(path.name, _content(path)) for path in paths])
 
     def _forget(self) -> None:
-        """Clear what the files before showed: an unreadable file has none of it. A table stays,
-        unless it is the demo's, to which no file belongs.
-        """
+        """Clear what the files before showed. A table stays, unless it is the demo's."""
         if self._place is not None and self._at[0] == self._place.url:
             self.found, self.planned, self._at = None, None, ("", "")
         if self.found is None:
