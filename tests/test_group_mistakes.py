@@ -6,9 +6,9 @@ from collections import Counter
 from functools import cache
 
 import pytest
+from group_mutants import LARGE, MUTANTS, SCENARIO
 
 from lockkit.lab.verify.mutants import Mutant
-from lockkit.lab.verify.scenarios.group_table import LARGE, MUTANTS, SCENARIO
 from lockkit.lab.verify.sim import SeedOutcome, simulate
 
 FIRST, LAST = 1, 90
