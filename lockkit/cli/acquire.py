@@ -18,6 +18,7 @@ from lockkit.cli.terminal import (
     add_store,
     clock_time,
     command,
+    option,
     seconds,
     store_options,
     warn,
@@ -72,15 +73,11 @@ def add(verbs: Any) -> None:
         metavar="URL",
         help="URL of the table (s3://, gs://, az://, abfss://, file:///), or one of the above",
     )
-    parser.add_argument(
-        "--ttl-s", type=float, metavar="S", help=f"length of the lease (default {TTL_S})"
-    )
-    parser.add_argument(
-        "--renew-interval-s",
-        type=float,
-        metavar="S",
-        help="seconds between renewals (default: a tenth of the lease)",
-    )
+    option(parser, "--ttl-s", "S", f"length of the lease (default {TTL_S})", kind=float)
+    option(
+        parser, "--renew-interval-s", "S",
+        "seconds between renewals (default: a tenth of the lease)", kind=float,
+    )  # fmt: skip
     parser.add_argument(
         "--timeout", type=seconds, metavar="S",
         help="longest wait for the lock (default: no limit; 0: try once)",

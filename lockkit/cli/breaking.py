@@ -14,6 +14,8 @@ from lockkit.cli.terminal import (
     CommandError,
     add_store,
     command,
+    flag,
+    option,
     report,
     say,
     store_options,
@@ -48,25 +50,16 @@ def add(verbs: Any) -> None:
         verbs, "break", help="take the lock from a dead holder", about=ABOUT, example=EXAMPLE
     )
     parser.add_argument("url", metavar="URL", help="URL of the table, or of a service's lock")
-    parser.add_argument(
-        "--version", metavar="V", help="break this version, which the command showed before"
-    )
-    parser.add_argument(
-        "--epoch",
-        type=int,
-        metavar="N",
-        help="break a grant of this epoch although its lease lasts or is renewed",
-    )
-    parser.add_argument(
-        "--force", action="store_true",
-        help="break a service's lock although its holder is alive",
+    option(parser, "--version", "V", "break this version, which the command showed before")
+    option(
+        parser, "--epoch", "N",
+        "break a grant of this epoch although its lease lasts or is renewed", kind=int,
     )  # fmt: skip
-    parser.add_argument(
-        "--watch-s",
-        type=float,
-        metavar="S",
-        help=f"how long to watch a table's lock for renewals (default {WATCH_S:g})",
-    )
+    flag(parser, "--force", "break a service's lock although its holder is alive")
+    option(
+        parser, "--watch-s", "S",
+        f"how long to watch a table's lock for renewals (default {WATCH_S:g})", kind=float,
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="JSON, for programs")
     add_store(parser, time_is="limit for all requests together, without the watch")
     parser.set_defaults(run=run, name="lock break", extra="s3,gcs,azure")

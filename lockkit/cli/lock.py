@@ -14,6 +14,7 @@ from lockkit.cli.terminal import (
     clock_time,
     command,
     count,
+    option,
     say,
     say_json,
     seconds,
@@ -61,24 +62,20 @@ def add(commands: Any) -> None:
         example=SHOW_EXAMPLE,
     )  # fmt: skip
     _add_common(parser)
-    parser.add_argument(
-        "--newest",
-        type=count,
-        metavar="N",
-        help=f"how many versions of a table's lock to show (default {NEWEST})",
-    )
+    option(
+        parser, "--newest", "N",
+        f"how many versions of a table's lock to show (default {NEWEST})", kind=count,
+    )  # fmt: skip
     parser.set_defaults(run=show, name="lock show")
 
     parser = command(
         verbs, "watch", help="print every change, as it happens", about=WATCH, example=WATCH_EXAMPLE
     )
     _add_common(parser)
-    parser.add_argument(
-        "--interval-s",
-        type=seconds,
-        metavar="S",
-        help="seconds between reads (default: the shortest that the provider allows)",
-    )
+    option(
+        parser, "--interval-s", "S",
+        "seconds between reads (default: the shortest that the provider allows)", kind=seconds,
+    )  # fmt: skip
     parser.set_defaults(run=watch, name="lock watch")
     acquire.add(verbs)
     breaking.add(verbs)

@@ -14,6 +14,7 @@ from lockkit.cli.terminal import (
     command,
     completed,
     count,
+    option,
     say,
     say_json,
     table,
@@ -47,13 +48,7 @@ def add(commands: Any) -> None:
     verbs = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     parser = _verb(verbs, "show", "show mode, instants and active writers", SHOW, SHOW_EXAMPLE)
-    parser.add_argument(
-        "--newest",
-        type=count,
-        default=10,
-        metavar="N",
-        help="how many instants to show (default 10)",
-    )
+    option(parser, "--newest", "N", "how many instants to show", 10, count)
     parser.set_defaults(run=show)
 
     upkeep.add(verbs, _verb)

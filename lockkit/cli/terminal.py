@@ -298,14 +298,18 @@ def command(
 
 
 def option(
-    parser: Any, flag: str, metavar: str, help: str, default: Any = None, kind: Any = None
+    parser: Any, name: str, metavar: str, help: str, default: Any = None, kind: Any = None
 ) -> None:
-    """Add an option whose help names its default; `kind` is the default's type."""
-    shown = f"{default:g}" if isinstance(default, float) else default
-    parser.add_argument(
-        flag, metavar=metavar, type=kind or type(default), default=default,
-        help=f"{help} (default {shown})",
-    )  # fmt: skip
+    """Add an option with a value. Its help names its default; `kind` is the default's type."""
+    if default is not None:
+        kind = kind or type(default)
+        help += f" (default {default:g})" if isinstance(default, float) else f" (default {default})"
+    parser.add_argument(name, metavar=metavar, type=kind, default=default, help=help)
+
+
+def flag(parser: Any, name: str, help: str) -> None:
+    """Add an option without a value."""
+    parser.add_argument(name, action="store_true", help=help)
 
 
 def add_store(

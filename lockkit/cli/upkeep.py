@@ -125,9 +125,7 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     parser.set_defaults(run=archive)
 
     parser = verb(verbs, "rollback", "roll back dead writers", ROLLBACK, ROLLBACK_EXAMPLE)
-    parser.add_argument(
-        "--instant", metavar="T", help="roll back only this instant (default: every dead one)"
-    )
+    option(parser, "--instant", "T", "roll back only this instant (default: every dead one)")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be rolled back")
     parser.set_defaults(run=rollback)
 

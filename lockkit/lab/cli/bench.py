@@ -14,6 +14,7 @@ from lockkit.cli.terminal import (
     CommandError,
     add_store,
     command,
+    flag,
     option,
     say,
     say_json,
@@ -54,13 +55,8 @@ def add(commands: Any) -> None:
         "url", metavar="URL", nargs="?", help="s3://, gs://, az://, abfss:// or file:///"
     )
     option(reads, "--requests", "N", "requests of each kind", 200)
-    reads.add_argument(
-        "--sizes", default="1024,1048576", metavar="BYTES",
-        help="sizes of the objects (default 1024,1048576)",
-    )  # fmt: skip
-    reads.add_argument(
-        "--json", action="store_true", help="print the measurements as one JSON object"
-    )
+    option(reads, "--sizes", "BYTES", "sizes of the objects", "1024,1048576")
+    flag(reads, "--json", "print the measurements as one JSON object")
     add_store(reads)
     reads.set_defaults(run=run, name="bench conditional-get", extra="s3,gcs,azure")
 

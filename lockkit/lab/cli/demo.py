@@ -74,15 +74,9 @@ def add(commands: Any) -> None:
         "--no-fence", dest="fence", action="store_false",
         help="commit without the fence, by the lease alone, as Hudi does",
     )  # fmt: skip
-    parser.add_argument(
-        "--json", metavar="FILE", help="write the verdict to FILE (- for standard output)"
-    )
-    parser.add_argument(
-        "--html", metavar="FILE", help="write the story and its picture to FILE, as one page"
-    )
-    parser.add_argument(
-        "--run-dir", metavar="DIR", help="keep the history, the logs and the table in DIR"
-    )
+    option(parser, "--json", "FILE", "write the verdict to FILE (- for standard output)")
+    option(parser, "--html", "FILE", "write the story and its picture to FILE, as one page")
+    option(parser, "--run-dir", "DIR", "keep the history, the logs and the table in DIR")
     parser.set_defaults(run=run, name="demo", extra="s3,table,spark", kind="connect")
 
 

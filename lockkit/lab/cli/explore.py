@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import FOUND, OK, USAGE, CommandError, command, say, say_json
+from lockkit.cli.terminal import FOUND, OK, USAGE, CommandError, command, flag, say, say_json
 from lockkit.events import plain
 
 if TYPE_CHECKING:
@@ -26,11 +26,7 @@ def add(commands: Any) -> None:
     parser = command(
         commands, "explore", about=ABOUT, example=EXAMPLE,
     )  # fmt: skip
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print a line of JSON per row: rule, violation, steps, states, seconds",
-    )
+    flag(parser, "--json", "print a line of JSON per row: rule, violation, steps, states, seconds")
     parser.add_argument(
         "--row", action="append", metavar="NAME",
         help="search only this row (repeatable); a wrong name lists them all",

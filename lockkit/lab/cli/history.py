@@ -6,7 +6,16 @@ import argparse
 import json
 from typing import Any
 
-from lockkit.cli.terminal import OK, add_store, command, count, json_line, say, store_options
+from lockkit.cli.terminal import (
+    OK,
+    add_store,
+    command,
+    count,
+    json_line,
+    option,
+    say,
+    store_options,
+)
 from lockkit.events import narrate
 from lockkit.lab.cli.check import events
 
@@ -28,10 +37,7 @@ def add(commands: Any) -> None:
         help="a history file (- for standard input), or the URL of a table",
     )
     parser.add_argument("--json", action="store_true", help="print the events, as JSON lines")
-    parser.add_argument(
-        "--newest", type=count, default=200, metavar="N",
-        help="how many versions to read (default 200)",
-    )  # fmt: skip
+    option(parser, "--newest", "N", "how many versions to read", 200, count)
     add_store(parser)
     parser.set_defaults(run=run, name="history", extra="s3,gcs,azure")
 

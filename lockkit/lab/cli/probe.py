@@ -16,6 +16,7 @@ from lockkit.cli.terminal import (
     CommandError,
     add_store,
     command,
+    flag,
     say,
     say_json,
     store_options,
@@ -75,11 +76,7 @@ def add(commands: Any) -> None:
         help="write the verdict and its date to FILE, as an SVG, or for *.json as the JSON that "
         "shields.io/badges/endpoint-badge reads",
     )
-    parser.add_argument(
-        "--matrix",
-        action="store_true",
-        help="print what each provider documents, and send no request",
-    )
+    flag(parser, "--matrix", "print what each provider documents, and send no request")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     add_store(parser)
     parser.set_defaults(run=run, name="probe", extra="s3,gcs,azure")

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import OK, CommandError, command, say, warn
+from lockkit.cli.terminal import OK, CommandError, command, option, say, warn
 from lockkit.events import plain
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ def add(commands: Any) -> None:
         "--only", metavar="NAMES", default=",".join(KINDS),
         help=f"start only these: {', '.join(KINDS)}",
     )  # fmt: skip
-    parser.add_argument(
-        "--folder", metavar="DIR", help="keep data and logs in DIR (default: deleted at the end)"
-    )
+    option(parser, "--folder", "DIR", "keep data and logs in DIR (default: deleted at the end)")
     parser.set_defaults(run=run, name="providers", extra="spark")
 
 

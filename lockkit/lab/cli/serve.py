@@ -9,7 +9,7 @@ import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import OK, USAGE, CommandError, command, say_json
+from lockkit.cli.terminal import OK, USAGE, CommandError, command, flag, say_json
 from lockkit.events import plain
 
 if TYPE_CHECKING:
@@ -47,11 +47,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: this machine only)"
     )
-    parser.add_argument(
-        "--allow-remote",
-        action="store_true",
-        help="serve other machines too; any credentials are accepted",
-    )
+    flag(parser, "--allow-remote", "serve other machines too; any credentials are accepted")
     parser.add_argument(
         "--latency-ms", type=float, default=0.0, metavar="MS",
         help="delay every request by this time",
@@ -65,10 +61,9 @@ def add(commands: Any) -> None:
         "--secret-key", metavar="SECRET", default="",
         help="the secret of --access-key; safer in the environment variable LOCKKIT_SECRET_KEY",
     )  # fmt: skip
-    parser.add_argument(
-        "--strict-buckets", action="store_true",
-        help="refuse requests to a bucket or container that was not created",
-    )  # fmt: skip
+    flag(
+        parser, "--strict-buckets", "refuse requests to a bucket or container that was not created"
+    )
     parser.add_argument(
         "--policy", action="append", default=[], metavar="FILE",
         help="enforce an AWS policy, Google roles with their bindings, or an Azure role on that "

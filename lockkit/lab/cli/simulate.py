@@ -18,6 +18,7 @@ from lockkit.cli.terminal import (
     CommandError,
     command,
     count,
+    option,
     say,
     say_json,
     warn,
@@ -55,20 +56,13 @@ def add(commands: Any) -> None:
         "--scenario", default="lease", metavar="NAME",
         help="lease (default), table, mor, queue, ...; a wrong name lists them all",
     )  # fmt: skip
-    parser.add_argument(
-        "--seeds", default="1..200", metavar="A..B",
-        help="a range of seeds, or one seed (default 1..200)",
-    )  # fmt: skip
+    option(parser, "--seeds", "A..B", "a range of seeds, or one seed", "1..200")
     parser.add_argument("--steps", type=int, metavar="N", help="at most N steps per seed")
     parser.add_argument("--mutant", metavar="NAME", help="switch this rule off")
-    parser.add_argument(
-        "--moment", metavar="M", help="replay one run up to a step: lease:1234@57, or its link"
-    )
+    option(parser, "--moment", "M", "replay one run up to a step: lease:1234@57, or its link")
     parser.add_argument("--others", type=count, default=0, metavar="N",
                         help="with --moment: try N other continuations")  # fmt: skip
-    parser.add_argument(
-        "--history", metavar="FILE", help="write the history of the last seed to FILE"
-    )
+    option(parser, "--history", "FILE", "write the history of the last seed to FILE")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.set_defaults(run=run, name="simulate", extra="table")
 

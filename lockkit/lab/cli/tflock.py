@@ -20,6 +20,7 @@ from lockkit.cli.terminal import (
     CommandError,
     add_store,
     command,
+    flag,
     option,
     report,
     seconds,
@@ -118,9 +119,7 @@ def add(commands: Any) -> None:
                 "--table", required=True, metavar="URL",
                 help="Terraform's table: dynamodb://REGION/TABLE, with ?endpoint=URL if needed",
             )  # fmt: skip
-            parser.add_argument(
-                "--undo", action="store_true", help="move the lock back to the table"
-            )
+            flag(parser, "--undo", "move the lock back to the table")
         if name in ("lock", "move"):
             parser.add_argument(
                 "--lock-timeout", type=seconds, default=0.0, metavar="S",
