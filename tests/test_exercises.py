@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
@@ -787,8 +788,8 @@ def test_a_right_answer_may_wrap_its_generator() -> None:
 
 @pytest.mark.parametrize(("name", "as_"), [
     ("bucket", np.int64), ("two_holders", np.bool_), ("until", np.float32), ("until", Fraction),
-    ("until", np.int64), ("append", np.int64), ("acquire", np.bool_), ("clean", frozenset),
-    ("decide", MappingProxyType),
+    ("until", Decimal), ("until", np.int64), ("append", np.int64), ("acquire", np.bool_),
+    ("clean", frozenset), ("decide", MappingProxyType),
 ])  # fmt: skip
 def test_a_number_of_another_library_is_a_number_and_a_frozenset_is_a_set(
     name: str, as_: Callable[[Any], Any]

@@ -179,7 +179,7 @@ def settings_under(*before: str) -> dict[str, Any]:
         f"first = nbformat.read({str(ROOT / 'notebooks/00_start_here.ipynb')!r}, 4)",
         "app, _ = super(TemplateExporter, as_app).from_notebook_node(first)",
         "tags = [each.metadata.get('tags', []) for each in app.cells]",
-        "print(json.dumps([server.config, voila, paths, tags]))",
+        "print(json.dumps([server.config, voila, paths, tags], default=str))",
     )
     done = run(*before, sys.executable, "-c", "\n".join(lines), REPO_DIR=str(ROOT))
     server, voila, paths, tags = json.loads(done.stdout)
@@ -197,6 +197,45 @@ def test_binder_start_hands_over_with_the_notebooks_settings() -> None:
     assert 0 < there["server"]["MappingKernelManager"]["cull_idle_timeout"] <= 120
     assert there["tags"] and ["not-in-app"] not in there["tags"], "an app has no code"
     assert any((Path(each) / "conf.json").exists() for each in there["templates"][:1])
+
+
+KERNELS = """
+import asyncio, os
+from datetime import timedelta
+from jupyter_server.serverapp import ServerApp
+
+async def main():
+    server = ServerApp()
+    server.load_config_file()
+    kernels = server.kernel_manager_class(config=server.config)
+    started = {}
+    for name in ("page", "open page", "notebook"):
+        env = os.environ | ({"SERVER_SOFTWARE": "voila/0.5"} if "page" in name else {})
+        started[await kernels.start_kernel(kernel_name="python3", env=env)] = name
+        kernels.notify_connect(kernels.list_kernel_ids()[-1]) if name == "open page" else None
+    for idle_s in (110, 130, 7300):
+        for kernel in map(kernels.get_kernel, kernels.list_kernel_ids()):
+            kernel.execution_state, kernel.last_activity = "idle", (
+                kernel.last_activity - timedelta(seconds=idle_s)
+            )
+        await kernels.cull_kernels()
+        print(*(started[each] for each in kernels.list_kernel_ids()), sep=", ")
+        for kernel in map(kernels.get_kernel, kernels.list_kernel_ids()):
+            kernel.last_activity += timedelta(seconds=idle_s)
+    await kernels.shutdown_all(now=True)
+
+asyncio.run(main())
+"""
+
+
+def test_the_kernel_of_a_closed_voila_page_ends_after_two_minutes_under_lockkit_lab() -> None:
+    """That of a notebook waits longer, and that of an open page stays."""
+    pytest.importorskip("jupyter_server", reason="make lab installs jupyterlab")
+    from lockkit.lab.cli.lab import settings
+
+    done = run(sys.executable, "-c", KERNELS, **settings())
+    left = ["page, open page, notebook", "open page, notebook", "open page"]
+    assert done.stdout.splitlines() == left, done.stderr
 
 
 def test_a_first_run_takes_plain_writers_where_memory_is_bounded(

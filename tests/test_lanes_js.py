@@ -609,6 +609,13 @@ def test_the_evidence_of_a_violation_is_not_that_of_another_thing_which_the_chec
                 if each["kind"] == "conflict" and each["evidence"]]  # fmt: skip
 
 
+def test_a_client_that_is_interrupted_as_an_answer_arrives_has_received_it() -> None:
+    outcome = play(SeedMoment.of("hudi-table/claim_412 lost:43621"))
+    refused = [each for each in run_scene(outcome, "hudi-table")["arrows"]
+               if each["lane"] == "F5" and each["look"] == "refused"]  # fmt: skip
+    assert refused and all(each["t"][2] is not None for each in refused)
+
+
 def test_the_evidence_of_a_wrong_decision_is_its_fence_and_the_offers_and_the_instants_are_short(
 ) -> None:
     drawn = run_scene(play(SeedMoment.of("group/batch:2879")), "group")

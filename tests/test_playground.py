@@ -103,6 +103,13 @@ def test_a_history_is_judged_with_its_evidence() -> None:
     assert any(each.get("evidence") for each in [*scene["marks"], *scene["bars"], *scene["arrows"]])
 
 
+def test_a_history_whose_last_line_is_cut_is_said_to_be_cut() -> None:
+    whole = BAD.read_text(encoding="utf-8")
+    said = [[each["because"] for each in result("check", history=text)["findings"]]
+            for text in (f"{whole}\n\n", f'{whole}{{"at_')]  # fmt: skip
+    assert said[1] == ["the last line is cut, and is left out", *said[0]]
+
+
 @pytest.mark.parametrize(("request_", "given", "says"), [
     ("simulate", {"moment": "lease"}, "is not a moment"),
     ("simulate", {"moment": "#scenario=lease&seed=1&rule=none"}, "no rule or mistake 'none'"),

@@ -156,7 +156,7 @@ def checked(history: str) -> Iterator[Answer]:
 
     yield {"said": "reading"}
     not_too_deep("this history", history)
-    events = list(read(history.splitlines(keepends=True)))
+    events = list(read(lines := history.splitlines(keepends=True)))
     if not events:
         list(read(f"{history}\n".splitlines(keepends=True)))  # says what is wrong with a torn line
         raise ValueError("this history is empty; write one JSON object per line")
@@ -167,7 +167,9 @@ def checked(history: str) -> Iterator[Answer]:
     except FIELD_ERRORS as error:
         raise ValueError("this history is damaged: a field is not of its type "
                          f"({type(error).__name__})") from None  # fmt: skip
-    yield {"replay": drawn, "findings": _findings(verdict)}
+    cut = {"verdict": "UNKNOWN", "because": "the last line is cut, and is left out"}
+    whole = len(events) == sum(1 for each in lines if each.strip())
+    yield {"replay": drawn, "findings": [*[cut][whole:], *_findings(verdict)]}
 
 
 def _findings(verdict: Verdict) -> Sequence[Answer]:

@@ -207,6 +207,28 @@ def test_a_guess_is_picked_and_the_next_cell_is_run_by_keys_alone(lab: Server, p
     page.locator(".lockkit-predict input:checked").wait_for(timeout=SOON_MS)  # it was kept
 
 
+def test_a_second_guess_before_the_first_is_answered_is_kept_by_the_cell_that_is_run_at_once(
+    lab: Server, page: Any
+) -> None:
+    ask = "from lockkit.lab.widgets import Predict\nPredict('Which?', ['this', 'that'])"
+    open_notebook(page, lab, notebook_of(lab, "quick.ipynb", ask, "print(6 * 111)"))
+    command(page, "notebook:run-cell")
+    page.locator(".lockkit-predict input").nth(1).wait_for(timeout=LATER_MS)
+    page.wait_for_function(KERNEL_IDLE, timeout=LATER_MS)
+    page.evaluate("""async () => {
+      const boxes = document.querySelectorAll(".lockkit-predict input");
+      boxes[0].dataset.old = true;
+      boxes[0].click();
+      boxes[1].click();
+      await window.jupyterapp.commands.execute("notebook:run-cell");
+    }""")
+    page.locator(".lockkit-predict input:not([data-old])").nth(1).wait_for(timeout=LATER_MS)
+    page.wait_for_function(KERNEL_IDLE, timeout=LATER_MS)
+    page.locator("[data-old]").wait_for(state="detached", timeout=SOON_MS)
+    page.locator(".lockkit-predict [role=status]", has_text="Now run").wait_for(timeout=SOON_MS)
+    assert page.locator(".lockkit-predict input").nth(1).is_checked()
+
+
 @pytest.mark.soak
 def test_the_numbers_that_are_unfolded_in_mid_run_show_their_points(lab: Server, page: Any) -> None:
     """What is sent while the page loads plotly does not arrive: it is sent once more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
+from decimal import Decimal
 from math import inf
 from numbers import Integral, Real
 from typing import Any, NoReturn, TypeVar
@@ -26,7 +27,7 @@ CLIENTS = ("W1", "W2", "W3")
 ENDS = {"ends": "every call must return", "endless": "every call must return in time"}
 """How a client's process can end in the middle of a world -> the rule that this breaks."""
 NAMES = {bool: "True or False", int: "a whole number", float: "a number"}
-KINDS: dict[type, type] = {set: Set, dict: Mapping}
+KINDS: dict[type, Any] = {set: Set, dict: Mapping, int: Integral, float: Real | Decimal}
 """What is taken for a result of that type."""
 REQUESTS_MAX = 200
 """Of one call; one that sends more is not coming to an end."""
@@ -173,10 +174,8 @@ def _plain(found: Any, returns: type) -> Any:
     """The result as Python's own value, if it is one of numpy's; None if it is of another type."""
     if returns is bool:
         return bool(found) if type(found).__name__ in ("bool", "bool_") else None
-    if returns in NAMES:
-        number = isinstance(found, Integral if returns is int else Real) and found == found  # nan
-        return returns(found) if number and not isinstance(found, bool) else None
-    return returns(found) if isinstance(found, KINDS.get(returns, returns)) else None
+    usable = isinstance(found, KINDS.get(returns, returns)) and found == found  # nan
+    return returns(found) if usable and not isinstance(found, bool) else None
 
 
 class Exercise:

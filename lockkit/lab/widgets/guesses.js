@@ -21,7 +21,8 @@ export function render({ model, el }) {
     box.type = "radio";
     box.name = name;
     box.value = option;
-    box.addEventListener("change", () => { model.set("value", option); model.save_changes(); });
+    // A change of state waits until the one before is answered; a cell that is run would overtake it.
+    box.addEventListener("change", () => model.send(option));
     label.append(box, ` ${option}`);
     group.append(label);
     return box;

@@ -55,12 +55,6 @@ class Guesses(anywidget.AnyWidget):
     holds = traitlets.Bool(False).tag(sync=True)
     """Whether the page below waits for the guess: as an app it has run already."""
 
-    @traitlets.validate("value")
-    def _known(self, proposal: Any) -> Any:
-        if proposal["value"] is not None and proposal["value"] not in self.options:
-            raise traitlets.TraitError("not one of the guesses")
-        return proposal["value"]
-
 
 class Predict(Shown):
     """Pick a guess, then run; the panel then shows the guess beside the outcome.
@@ -91,6 +85,7 @@ class Predict(Shown):
         question_line = widgets.HTML(f"{STYLE}<b>{shown(question)}</b>")
         self.view = column("predict", question_line, self.choice, self._status)
         self.choice.observe(self._chosen, "value")
+        self.choice.on_msg(lambda _choice, guess, _buffers: self.pick(guess))
         self._chosen(None)
         if os.environ.get(FAST):  # there is no reader to pick one
             self.pick(self.guesses[0])

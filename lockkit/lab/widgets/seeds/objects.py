@@ -87,7 +87,7 @@ def run_scene(outcome: SeedOutcome, scenario: str) -> Scene:
 
 
 def with_commits(world: SimWorld) -> list[Event]:
-    """The history, also with what each client sent to the table and heard: no client records it."""
+    """The history, with requests to the table, and answers that an interrupt left unrecorded."""
     history = world.history()
     going = [HeardAnswer(inf, each.node.name, each.request, each.at_ms, None)
              for each in world.tasks if each.phase in _UNDER_WAY]  # fmt: skip
@@ -95,18 +95,25 @@ def with_commits(world: SimWorld) -> list[Event]:
     going += [HeardAnswer(inf, each.client, each.request, each.began_ms, None)
               for each in world.flying if (id(each.request), each.began_ms) not in made]
     asks, answers = [], []
+    heard = {(each.who, each["request"]) for each in history if each.kind == "answer"}
+    unheard = {(each.who, each.at_ms, each["key"]): each.data for each in history
+               if each.kind == "ask" and (each.who, each["request"]) not in heard}  # fmt: skip
     for number, (at_ms, who, request, sent_ms, answer) in enumerate((*world.received, *going)):
-        if not isinstance(request, Put | Delete) or place(key := spot(request.key)) != "table":
+        if not isinstance(request, Put | Delete):
             continue
-        op = "delete" if isinstance(request, Delete) else guess(key, False)
-        attempt = (fields_of(body_of(request)) or {}).get("attempt", "")
-        data = {"request": f"table {number}", "op": op, "key": key, "attempt": attempt}
-        if history and sent_ms >= history[0].at_ms:
-            asks.append(Event(sent_ms, who, "ask", data))
+        data = unheard.get((who, sent_ms, key := spot(request.key)))
+        if data is None:
+            if place(key) != "table":
+                continue
+            op = "delete" if isinstance(request, Delete) else guess(key, False)
+            attempt = (fields_of(body_of(request)) or {}).get("attempt", "")
+            data = {"request": f"table {number}", "op": op, "key": key, "attempt": attempt}
+            if history and sent_ms >= history[0].at_ms:
+                asks.append(Event(sent_ms, who, "ask", data))
         if answer is not None:
             received = {"outcome": type(answer).__name__, "version": "",
                         "why": getattr(answer, "why", "")}  # fmt: skip
-            answers.append(Event(at_ms, who, "answer", data | received))
+            answers.append(Event(at_ms, who, "answer", {**data, **received}))
     return sorted([*answers, *history, *asks], key=lambda each: each.at_ms)
 
 
@@ -186,7 +193,8 @@ class _Objects:
     def paint(self) -> Scene:
         proofs = self._proofs() if self.violation else set()
         harm = self._harm() if self.violation else []
-        rows = [self._row(n, each) for n, (each, _) in enumerate(self._applied(), 1)]
+        rows = [row_of(n, each, self.hue, self._said(each.request))
+                for n, (each, _) in enumerate(self._applied(), 1)]  # fmt: skip
         arrows = [self._arrow(each, proofs) for each, _ in self.trips if each.who in self.hue]
         bars = list(self._bars())
         marks = [mark_of(row, self.decided[row["arrow"]].request, self.scenario, proofs)
@@ -286,9 +294,6 @@ class _Objects:
             arrow["label"] += ": on its way"
         proven = trip.id in proofs
         return arrow | {"evidence": proven, "busy": arrow["look"] == "refused"}
-
-    def _row(self, n: int, trip: Trip) -> Scene:
-        return row_of(n, trip, self.hue, self._said(trip.request))
 
     def _notices(self) -> Iterator[Scene]:
         """What a client was told is done: of a queue, by another client that wrote for it."""
