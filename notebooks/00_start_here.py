@@ -53,8 +53,8 @@ bench
 # 1. **Launch.** Real processes start and commit orders to one table. The table is on an object
 #    server on this machine, which speaks the protocol of the provider that you chose. The writers
 #    are plain Python programs, which start at once. **PySpark** starts Spark programs with the same
-#    lock and the same commit. They take up to half a minute to start, in the background: the
-#    writers that run go on until then. A recorded run plays until a writer sends a request.
+#    lock and the same commit. They start in the background, which takes up to half a minute. The
+#    plain writers run until then. A recorded run plays until a writer sends a request.
 # 2. **Stall W1.** At its next commit W1 takes the lock and checks that no other commit is in its
 #    way. Right after that check its process is paused (SIGSTOP). It does nothing and notices
 #    nothing.
@@ -86,9 +86,9 @@ late.reveal(fence_off)
 # %% [markdown]
 # The same stall with the fence on, also after your guess. Compare the end of W1's lane.
 #
-# In your own run, `release` may come before `publish`. The write of the fence decides a commit, so
-# a writer no longer needs the lock while it creates its completed file, and releases it at the
-# same time. The recorded writers, and writers without the fence, release it after that file.
+# In your own run, `release` may come before `publish`. The write of the fence decides the commit.
+# After it a writer no longer needs the lock, so it releases the lock and creates its completed file
+# at the same time. The recorded writers, and writers without the fence, create that file first.
 
 # %%
 fence_on = stalled("../datasets/histories", fence=True)

@@ -160,9 +160,9 @@ A condition makes a write safe to repeat: at most one copy is applied. It does n
 answer to the second. An SDK that sends both copies for one call reports only the last answer.
 
 So a 412 after a hidden retry does not say who won, and code above the SDK cannot get the first
-answer back. An id inside the object helps: not the owner's, who may have other writes under way,
-but the id of this very write. Its absence proves nothing either, since a request that is still on
-its way may arrive after the look. The confirming write is for that case.
+answer back. An id inside the object helps. It must be the id of this very write, because its
+owner may have other writes under way. If the id is not there, that proves nothing: the request may
+still be on its way, and arrive after the look. The confirming write is for that case.
 """)
 
 # %% [markdown]

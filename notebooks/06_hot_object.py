@@ -56,8 +56,8 @@ of an unused lease.
 
 # %% jupyter={"source_hidden": true}
 once.explain("""
-A 429 is the one refusal that is also a promise: the write was *certainly not done*. (It is one only
-if no SDK sends a request again on its own: notebook 03.) So the same release can be sent again
+A 429 is the one refusal that is also a promise: the write was *certainly not done*. (This holds
+only if no SDK sends a request again on its own: notebook 03.) So the same release can be sent again
 until the lease ends.
 """)
 

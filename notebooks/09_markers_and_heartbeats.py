@@ -103,8 +103,8 @@ print("If a service trusts its old read:", repr(late_beat(guarded=False)))
 # %% jupyter={"source_hidden": true}
 late.explain("""
 Each beat replaces exactly the version of the beat before it. A service that wants to end the
-heartbeat does the same, so the store accepts only one of the two writes. Where heartbeats are
-overwritten without a condition, as an empty file is, neither side learns of the other. The fence
+heartbeat does the same, so the store accepts only one of the two writes. Hudi overwrites its
+empty heartbeat file without a condition, so there neither side learns of the other. The fence
 keeps the table correct even then, but an hour of work is thrown away although no writer had died.
 """)
 

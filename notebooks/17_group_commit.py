@@ -116,9 +116,9 @@ print(repr(rest))
 killed.explain("""
 Any writer may decide an offer. The combiner is not elected, and it holds no lock: no lease has to
 end. The next writer that lists the offers decides them. A writer that wins the fence each time
-does not list before each commit, but at the latest after four in a row: until then, you see it
-replace the fence for its own commits only. If the killed writer had offered its own commit, that
-one is decided, too.
+lists them after four commits in a row at the latest. Until then, its
+writes of the fence decide its own commits only. If the killed writer had offered its own commit,
+that one is decided, too.
 """)
 
 # %% [markdown]
@@ -160,7 +160,7 @@ writer or reader can create it from the writer's own bytes.
 #   number. A log or a database between the writers and the store (Delta's commit coordinators, an
 #   Iceberg REST catalog) can batch too, but it must stay alive.
 # * Databases call it *group commit*; *flat combining* (Hendler and others, 2010) is the same idea
-#   for threads: who holds the structure carries out what others have announced.
+#   for threads: the thread that holds the structure does the work that others have announced.
 #
 # ## Your turn
 #

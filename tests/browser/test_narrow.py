@@ -81,6 +81,7 @@ def claim(key, mine):
         yield Sleep(0.5)
 
 judge(claim)""",
+    "from IPython.display import Markdown\nMarkdown(f'* a name of Hudi: `{\"Strategy.\" * 20}`')",
 )  # fmt: skip
 OVERFLOWS = """() => [...document.querySelectorAll(".jp-OutputArea-output")].flatMap((output) => {
   const end = output.getBoundingClientRect().right;
@@ -96,7 +97,7 @@ OVERFLOWS = """() => [...document.querySelectorAll(".jp-OutputArea-output")].fla
 def test_no_picture_is_cut_or_scrolled_sideways_in_a_narrow_notebook(
     lab: Server, page: Any, width: int
 ) -> None:
-    """States of a lock, the chart and the matrix of a probe, a replay, an exercise's story."""
+    """States of a lock, a probe's chart and matrix, a replay, an exercise's story, a long name."""
     page.set_viewport_size({"width": 1400, "height": 4000})
     run_all_cells(page, lab, notebook_of(lab, f"pictures_{width}.ipynb", *PICTURES))
     page.locator(".lockkit-probe .bars path").first.wait_for(state="attached", timeout=LATER_MS)

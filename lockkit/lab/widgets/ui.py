@@ -40,7 +40,7 @@ line-height:1.45}
 .lk-panel :is(.widget-dropdown,.widget-text,.widget-slider){max-width:calc(100% - 4px)}
 .lk-panel .js-plotly-plot{max-width:100%;overflow:hidden}
 .lk-wide{overflow-x:auto}
-.jp-OutputArea-output pre{word-break:normal;overflow-wrap:anywhere}
+.jp-OutputArea-output pre,.jp-RenderedMarkdown code{word-break:normal;overflow-wrap:anywhere}
 .lk-note{font-size:12px;opacity:.8;margin:2px 0}
 .lk-note a{color:var(--jp-content-link-color,#0067b8);text-decoration:underline}
 .lk-error{border-left:4px solid var(--lk-bad);padding:4px 12px;font-size:13px;line-height:1.45;
