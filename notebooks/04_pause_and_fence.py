@@ -73,8 +73,8 @@ with_fence
 # %% jupyter={"source_hidden": true}
 fenced.explain("""
 Time runs down the page. Both runs have the same pause at the same instruction, in the first commit
-of the table. On the left, W1's late commit is an unguarded write, marked *stale
-commit*. On the right it is `fence: 412`. The hatched bar is the pause. Where W1's bar is
+of the table. On the left, W1's late commit is an unguarded write, marked *stale*.
+On the right the store refuses it, marked *412*. The hatched bar is the pause. Where W1's bar is
 red, W1 still counts on a lock that W2 now owns. (Tick *reads* to see reads, too: a
 waiting writer sends hardly anything else.)
 """)
@@ -107,8 +107,8 @@ with plain_s3() as s3:
 # %% [markdown]
 # ## Try other times
 #
-# Here the two writers are simulated, so each move of a slider runs them again. How much longer than
-# the lease may the pause be until W1's late commit replaces W2's? Then switch the fence on. (W1 is
+# Here the two writers are simulated, so each move of a slider runs them again. Lengthen the
+# pause. From which length on does W1's late commit replace W2's? Then switch the fence on. (W1 is
 # paused right before its write. The latency is the time from a request to its answer.)
 
 # %%
@@ -124,7 +124,7 @@ TimeSliders(lease_s=6, stall_s=6, fence=False)
 # %% jupyter={"source_hidden": true}
 # Check
 for run in (without, with_fence):
-    print(f"{run.title}: {run}. {said(run.verdict)}\n")
+    print(f"{run.title}. W1's late commit: {run}. {said(run.verdict)}\n")
 assert str(without) == GUESSES[0] and without.verdict.kind == "INVALID"
 assert str(with_fence) == GUESSES[1] and with_fence.verdict.kind == "VALID"
 assert with_fence.lost == 0

@@ -41,10 +41,9 @@ late
 # There is one object for each epoch, `lock_0000000001.json`. The client that creates it (*only if
 # absent*) leads in that epoch. W2's clock is a minute fast: to W2, every epoch of W1 has ended.
 #
-# 1. The mistake is already planted.
-# 2. Press **Next** under W1 until it is about to *PUT* `resource.json`.
-# 3. Press **To the end** under W2, then under W1. Who wrote last?
-# 4. Choose *nothing: as it should be* and do the same again.
+# 1. Press **Next** under W1 until it is about to *PUT* `resource.json`.
+# 2. Press **To the end** under W2, then under W1. Who wrote last?
+# 3. Choose another line in the menu at the top, and do the same again.
 
 # %%
 late.reveal(PatternStepper("election", PLANTED["election"]))
@@ -83,8 +82,8 @@ claim = Predict("How often does a reader of the log find W1's record?", LOG_GUES
 claim
 
 # %% [markdown]
-# Try it; the mistake is already planted. Press **Next** under W1 until it *PUT*s slot 1. Then press
-# **Answer lost** and **To the end**. Do the same with **Request lost**.
+# Try it. Press **Next** under W1 until it *PUT*s slot 1. Then press **Answer lost** and **To the
+# end**. Do the same with **Request lost**.
 
 # %%
 claim.reveal(PatternStepper("wal", PLANTED["wal"]))

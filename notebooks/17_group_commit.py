@@ -100,9 +100,8 @@ killed = Predict("What becomes of the offers that it was about to decide?", KILL
 killed
 
 # %% [markdown]
-# Press **Kill the combiner**. The same button then says **Go on**, until nobody waits any more for
-# what the killed writer was about to decide. What became of the offers? (Or let the code below do
-# it.)
+# Press **Kill the combiner**, and then **Go on** as long as the button says so. What became of the
+# offers? (Or let the code below do it.)
 
 # %%
 combining = Combining()

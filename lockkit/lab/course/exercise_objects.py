@@ -116,7 +116,7 @@ class HotLock(Exercise):
         if self.writes(claimer, request) > self.free_looks(claimer):
             raise Violated(
                 "a client that waits does not write",
-                f"{claimer} wrote more often than it read that it is free: it is {self.shown()}",
+                f"{claimer} wrote again before a look found the lock free: it is {self.shown()}",
             )
         return False
 

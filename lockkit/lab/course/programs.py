@@ -94,7 +94,7 @@ class Programs:
         env: dict[str, str] = dict(os.environ)
         remote: str | None = None
         if self.kind != "plain":
-            report("Spark and three PySpark programs start: 10 to 30 s …")
+            report("Spark and three PySpark programs start: 10 to 90 s …")
             env, remote = self._start_spark()
         for name in NAMES:
             settings = {"endpoint": self.endpoint, "remote": remote}

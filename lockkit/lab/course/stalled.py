@@ -101,7 +101,7 @@ def stall(fence: bool, report: Report = print) -> StalledRun:
         watch = _Watch(fleet, report)
         fleet.stall("W1", at="commit")
         fleet.hold("W2", True)
-        slow = "" if chosen.kind == "plain" else ": 10 to 30 s"
+        slow = "" if chosen.kind == "plain" else ": 10 to 90 s"
         watch.say(f"{CREWS[chosen.kind]} start{slow} …")
         watch.until("W1", "stalled")
         watch.say("W1 has the lock, has checked, and is paused (SIGSTOP)")
