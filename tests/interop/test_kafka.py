@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 from environment import CACHE, Unavailable
+from hudi_rs import read_by_hudi_rs
 from hudi_world import Hudi
 from kafka import Broker, registry
 from test_clients import installed
 
 from lockkit.spark.arrivals import KAFKA
-from lockkit.stores import open_store
-from lockkit.table import Table, read_table
+from lockkit.table import Table
 from lockkit.table.format.property_keys import format_properties
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(0)]
@@ -70,7 +70,8 @@ def stream(folder: Path, *arguments: str, **props: str) -> str:
 
 
 def stored(folder: Path) -> list[dict[str, Any]]:
-    found = read_table(open_store(f"file://{folder}/table"))
+    """As hudi-rs reads it."""
+    found = read_by_hudi_rs(folder / "table")
     names = [each for each in found.column_names if not each.startswith("_hoodie")]
     return sorted(found.select(names).to_pylist(), key=lambda row: row["id"])
 
