@@ -100,6 +100,31 @@ def writes(spark: SparkSession, order: dict[str, Any]) -> Any:
     return outcomes
 
 
+def client(spark: SparkSession, order: dict[str, Any]) -> Any:
+    """One upsert by Hudi's write client, made as Hudi Streamer and Flink make theirs: its config is
+    what the caller says, and Hudi's defaults. The datasource adds the table's properties first.
+    """
+    hudi, context = spark._jvm.org.apache.hudi, spark.sparkContext._jsc
+    model, schema = hudi.common.model, hudi.common.schema.HoodieSchema.parse(order["avro"])
+    config = (
+        hudi.config.HoodieWriteConfig.newBuilder().withPath(order["path"])
+        .withSchema(order["avro"]).forTable("orders").withProps(order["options"]).build()
+    )  # fmt: skip
+    records = []
+    for row in order["rows"]:
+        avro = hudi.avro.MercifulJsonConverter().convert(json.dumps(row), schema)
+        payload = model.OverwriteWithLatestAvroPayload(avro, row["at"])
+        records.append(model.HoodieAvroRecord(model.HoodieKey(row["id"], row["region"]), payload))
+    writer = hudi.client.SparkRDDWriteClient(
+        hudi.client.common.HoodieSparkEngineContext(context), config
+    )
+    try:
+        instant = writer.startCommit()
+        assert writer.commit(instant, writer.upsert(context.parallelize(records, 1), instant))
+    finally:
+        writer.close()
+
+
 def make(spark: SparkSession, order: dict[str, Any]) -> Any:
     """A plain parquet file of rows that an expression makes."""
     spark.range(0, order["rows"], 1, order["files"]).selectExpr(*order["select"]).write.mode(
@@ -114,6 +139,7 @@ def sql(spark: SparkSession, order: dict[str, Any]) -> Any:
 
 ORDERS = {
     "version": version, "read": read, "write": write, "writes": writes, "make": make, "sql": sql,
+    "client": client,
 }  # fmt: skip
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 from hudi_world import Hudi, Refused, s3a
-from ours import SPARK_SCHEMA, arrow, order
+from ours import SCHEMA, SPARK_SCHEMA, arrow, order
 from test_hudi import PROVIDER
 
 from lockkit.lab.server import Emulator
 from lockkit.protocol.outcome import Applied, Found, over
 from lockkit.runtime import run
-from lockkit.table import Table
+from lockkit.table import Table, avro_schema
 from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.property_keys import METADATA, format_properties, parse_properties
 from lockkit.table.occ.rewriting import MetadataSwitchedOff
@@ -91,6 +91,13 @@ class Beside:
         options = DEFAULTS | {"hoodie.write.table.version": str(self.version)} | more
         self.wrote(lambda rows: self.hudi.write(
             self.url, rows, schema=SPARK_SCHEMA, options=options), "US", at, *keys)  # fmt: skip
+
+    def by_client(self, at: int, *keys: str, **more: str) -> None:
+        """As Hudi Streamer and Flink write: their config is not filled from the properties."""
+        options = DEFAULTS | {"hoodie.write.table.version": str(self.version)} | more
+        self.wrote(lambda rows: self.hudi(
+            "client", path=s3a(self.url), rows=rows, avro=avro_schema(SCHEMA, "orders"),
+            options=options), "US", at, *keys)  # fmt: skip
 
     def wrote(self, write: Callable[[Any], Any], region: str, at: int, *keys: str) -> None:
         self.begun |= dict.fromkeys(keys, at)
@@ -187,3 +194,23 @@ def test_it_stays_off_while_both_write_and_no_look_of_hudis_lacks_a_row(table: B
     assert looks > 1 and not table.is_on() and table.look() == table.done
     with pytest.raises(Refused, match="Config conflict"):
         table.by_hudi(99, "h99", **{"hoodie.metadata.enable": "true"})
+
+
+@pytest.mark.parametrize("table", [9, 6], indirect=True)
+def test_a_writer_that_is_given_no_properties_makes_it_again_unless_its_option_says_not_to(
+    table: Beside,
+) -> None:
+    """Hudi Streamer and Flink. The services of Hudi's SQL obey the properties, as its writes do."""
+    with table.opened() as ours:
+        table.wrote(lambda rows: ours.append(arrow(rows)), "EU", 1, "e1", "f1")
+    table.by_client(2, "c2", **{"hoodie.metadata.enable": "false"})
+    name = f"orders_{next(NUMBERS)}"
+    table.hudi("sql", text=f"CREATE TABLE {name} USING hudi LOCATION '{s3a(table.url)}'")
+    for service in ("run_clean", "run_clustering"):
+        table.hudi("sql", text=f"CALL {service}(table => '{name}')")
+    assert not table.is_on() and table.look() == table.done
+    table.by_client(3, "c3")
+    assert table.is_on() and table.look() == table.done
+    with table.opened() as ours, pytest.warns(MetadataSwitchedOff):
+        table.wrote(lambda rows: ours.append(arrow(rows)), "EU", 4, "e4")
+    assert not table.is_on() and table.look() == table.done
