@@ -216,6 +216,29 @@ def test_a_merge_on_read_table_with_consistent_hashing_is_not_written(
         assert files(folder) == before
 
 
+@pytest.mark.parametrize(("name", "number"), [("cow9", "3"), ("cow9_buckets", "2")])
+def test_a_bucket_index_that_file_ids_contradict_is_not_believed(
+    table_of: Any, capsys: Any, name: str, number: str
+) -> None:
+    """Somebody wrote it into the properties: an upsert would add a key once more."""
+    folder = table_of(name)
+    say(folder, **{PARTITIONS: "", TIMEZONE: "UTC", **NO_METADATA})
+    say(folder, **{"hoodie.index.type": "BUCKET", BUCKETS: number})
+    before = files(folder)
+    with Table(f"file://{folder}") as table:
+        rows = table.read()
+        for write in (table.upsert, table.append, table.delete):
+            with pytest.raises(TableError, match=f"none of the {number} buckets"):
+                write(rows.slice(0, 1))
+    assert files(folder) == before
+    for said in ({}, {BUCKETS: "5"}):  # the ids of "cow9_buckets" do not contradict 5
+        say(folder, **said)
+        code, shown = adopt(capsys, folder)
+        assert code == 1 and "properties say" in shown["fixes"][-1]["what"]
+    say(folder, **{BUCKETS: "3"})
+    assert adopt(capsys, folder)[0] == (name == "cow9"), "which has no buckets at all"
+
+
 def test_two_file_groups_of_one_bucket_are_neither_adopted_nor_written(
     table_of: Any, capsys: Any
 ) -> None:

@@ -79,6 +79,11 @@ def test_a_number_of_a_new_table_that_is_none_is_refused_by_its_name(option: str
         Table.create(f"memory://{next(NAMES)}/t", record_key="id", **{option: "9"})  # type: ignore[arg-type]
 
 
+def test_an_empty_url_is_refused_by_its_own_name() -> None:
+    with pytest.raises(RefusedOption, match="url=.* has no end to name the table by"):
+        Table.create("", record_key="id")
+
+
 def test_names_and_filters_may_be_in_any_iterable(table: Table) -> None:
     """An iterator of names was used up by their check, and the read gave no column."""
     read: Any = table.read

@@ -86,6 +86,8 @@ def config_of(
     refuse_mistyped(texts, whole, hive_style=hive_style, urlencode=urlencode)
     named = dict(texts)
     end = named.pop("url").rstrip("/").rpartition("/")[2]
+    if named["name"] is None and not end:
+        raise RefusedOption("url", "has no end to name the table by", value=repr(texts["url"])[:60])
     named["name"] = end if named["name"] is None else named["name"]
     return TableConfig(
         record_key=fields_of("record_key", record_key),

@@ -11,7 +11,8 @@ from hashlib import sha1
 from typing import TYPE_CHECKING, Any
 
 from lockkit.table.errors import UnsupportedTable
-from lockkit.table.format.properties import HUDI, TableConfig
+from lockkit.table.format.properties import HUDI, PROPERTIES_KEY, TableConfig
+from lockkit.table.format.property_keys import INDEX, NUM_BUCKETS
 from lockkit.table.format.timeline import HOODIE
 from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.read.log_slice import LogSlice
@@ -102,6 +103,14 @@ class BucketGroups:
         self._logged = frozenset(group for group, of in logged if isinstance(of, LogSlice))
         self._there: dict[FileGroup, FileGroup] = {}
         for partition, file_id in snapshot.groups if self._hashed else ():
+            number, buckets = file_id.partition("-")[0], snapshot.config.buckets
+            if len(number) != 8 or not number.isdecimal() or int(number) >= buckets:
+                raise UnsupportedTable(
+                    file_id, f"is none of the {buckets} buckets of Hudi's index that the table's "
+                    "properties say: a key in it would be looked for elsewhere, and written once "
+                    "more", f"correct {INDEX} and {NUM_BUCKETS} in {PROPERTIES_KEY}: lockkit table "
+                    "adopt says what the stored keys fit",
+                )  # fmt: skip
             if other := self._there.get((partition, file_id[:8])):
                 raise UnsupportedTable(
                     file_id, f"and {other[1]} are two file groups of one bucket, in which Hudi "

@@ -115,7 +115,7 @@ def plan_adoption(buckets: Fix | None = None) -> Procedure[Adoption]:
     layout = keys.get("hoodie.timeline.layout.version")
     names = V6 if layout == "1" else V9
     now = (yield from load_timeline(names)) if layout in LAYOUT_OF.values() else None
-    unsaid = () if buckets is None or keys.get(INDEX) else (buckets,)
+    unsaid = () if buckets is None else (buckets,)
     fixes = (*_fixes(keys, now, (yield WallMs())), *unsaid)
     changes = {key: value for each in fixes for key, value in each.changes.items()}
     writable = not unsaid and not list(_remaining(keys))
@@ -251,15 +251,19 @@ def find_buckets(
 ) -> Fix | None:
     """The change that records `number` buckets in the table's properties.
 
-    None if the table has no buckets of Hudi's, or already records them. Raises `RefusedOption` for
-    a number that does not apply to this table.
+    None if the table has no buckets of Hudi's, or records those that its keys are in. Raises
+    `RefusedOption` for a number that does not apply to this table.
     """
+    said = keys.get(NUM_BUCKETS, "") if keys.get(INDEX) else ""
     if keys.get(INDEX) or keys.get(MODE) == FENCED:
-        if number is not None and keys.get(NUM_BUCKETS) != str(number):
-            said = keys.get(NUM_BUCKETS, "no buckets of Hudi's")
-            raise RefusedOption(OPTION, f"is not the table's: its properties say {said}",
-                                "leave it out", value=str(number))  # fmt: skip
-        return None
+        if number is not None and said != str(number):
+            raise RefusedOption(
+                OPTION, f"is not the table's: its properties say {said or 'no buckets of Hudi'}",
+                "leave it out", value=str(number),
+            )  # fmt: skip
+        if keys.get(MODE) == FENCED or not said.isdecimal():
+            return None
+        number = int(said)
     from lockkit.table.read.reader import snapshot_to_read
 
     try:
@@ -269,13 +273,17 @@ def find_buckets(
     except UnsupportedTable:  # the command gives the reasons
         return None
     groups = sorted(group for group in snapshot.groups if has_bucket_number(group[1]))
-    if not groups and not store.list(OTHER_BUCKETS):
-        if number is not None:
+    if not groups and not store.list(OTHER_BUCKETS) and not (said and snapshot.groups):
+        if number is not None and not said:
             why = "is refused: no file id here begins with the number of a bucket of Hudi's index"
             raise RefusedOption(OPTION, why, "leave it out", value=str(number))
         return None
     highest = max((int(file_id[:8]) for _, file_id in groups), default=0)
     blocked = _blocked(store, clock, snapshot, groups, keys, number)
+    if said:
+        what = f"the buckets of Hudi's index that the properties say ({said[:20]})"
+        means = "keys are looked for in other places than they are"
+        return Fix(what, means, {}, f"{blocked}; correct {NUM_BUCKETS}") if blocked else None
     changes = {INDEX: BUCKET_INDEX, NUM_BUCKETS: str(number)}
     return Fix(
         "say in the properties that the table has the buckets of Hudi's index "
@@ -303,7 +311,8 @@ def _blocked(
     fields = keys.get("hoodie.table.recordkey.fields", "").replace(" ", "").split(",")
     found = list(_located(store, clock, snapshot, groups, fields))
     if not found:
-        return "no stored key was found, so no number of buckets can be checked"
+        none = "no stored key was found, so no number of buckets can be checked"
+        return "" if keys.get(INDEX) else none
     highest = max(int(number) for _, number in buckets)
     fits = _fitting(found, highest + 1)
     hint = (f"the {len(found)} stored keys that were checked fit "
