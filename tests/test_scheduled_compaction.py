@@ -308,3 +308,68 @@ def test_the_command_schedules_says_what_it_would_merge_and_executes(
         assert f"{plan['instant']}: 2 log files of 1 file groups were merged" in done
         assert "compacting 1 file groups" in done
         assert shown(table.read(query="read_optimized")) == STANDING
+
+
+# --- plans that cannot be read, and plans that Hudi's compactor left ------------------------------
+
+
+def cli(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
+    capsys.readouterr()
+    code = main(["table", *args])
+    said = capsys.readouterr()
+    return code, said.out + said.err
+
+
+@pytest.mark.parametrize("action", ["compaction", "clustering", "clean"])
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("mode", ["fenced", "hudi"])
+def test_a_damaged_plan_is_shown_and_can_be_taken_away(
+    mode: str, begun: bool, action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"file://{tmp_path}/t"
+    index: dict[str, Any] = {"index": "BUCKET", "mode": mode, "table_type": "MERGE_ON_READ"}
+    with Table.create(url, record_key="id", precombine="ts", **index) as table:
+        table.upsert(rows(("a", "EU", 1, 1)))
+        plan = tmp_path / f"t/.hoodie/timeline/20260101000000000.{action}.requested"
+        plan.write_bytes(b"Obj\x01half of it")
+        if begun:
+            plan.with_suffix(".inflight").touch()
+        code, said = cli(capsys, "show", url)
+        away = f"lockkit table rollback {url} --instant 20260101000000000"
+        assert code == 1 and "its plan is damaged" in said and away in said
+        assert "1 pending: lockkit table show" in cli(capsys, "rollback", url)[1]
+        stopped = begun and action != "clean"
+        if stopped:  # one of Hudi's may have it in memory
+            code, said = cli(capsys, *away.split()[2:])
+            assert code == 75 and f"{away} --stopped" in said
+            away += " --stopped"
+        assert cli(capsys, *away.split()[2:])[0] == 0
+        assert not timeline(table.store).pending and cli(capsys, "show", url)[0] == 0
+        table.upsert(rows(("a", "EU", 2, 2)))
+        assert table.compact() is not None and not table.clean()
+        assert shown(table.read()) == [("a", "EU", 2, 2)] == theirs(tmp_path / "t")
+
+
+def test_what_a_crashed_compactor_of_hudis_left_is_rolled_back_by_the_advice_of_each_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It keeps no heartbeat, so nothing shows whether it lives."""
+    url = f"file://{tmp_path}/t"
+    with with_logs(url) as table:
+        plan = table.compact(mode="schedule")
+        assert plan is not None
+        left = tmp_path / f"t/.hoodie/timeline/{plan.instant}.compaction"
+        left.with_suffix(".compaction.inflight").touch()
+        advice = f"lockkit table rollback {url} --instant {plan.instant} --stopped"
+        code, said = cli(capsys, "show", url)
+        assert code == 0 and "by a process without a heartbeat" in said
+        assert advice in cli(capsys, "compact", url)[1]
+        code, said = cli(capsys, "compact", url, "--execute")
+        assert code == 3 and advice in said
+        code, said = cli(capsys, "rollback", url, "--instant", plan.instant)
+        assert code == 75 and advice in said
+        assert cli(capsys, "rollback", url, "--stopped")[0] == 64
+        assert later_service(table).take_back() == () and timeline(table.store).pending
+        assert cli(capsys, *advice.split()[2:])[0] == 0 and not timeline(table.store).pending
+        assert table.compact() is not None and shown(table.read()) == STANDING
+        assert shown(table.read()) == theirs(tmp_path / "t")

@@ -80,7 +80,7 @@ def test_a_number_of_a_new_table_that_is_none_is_refused_by_its_name(option: str
 
 
 def test_an_empty_url_is_refused_by_its_own_name() -> None:
-    with pytest.raises(RefusedOption, match="url=.* has no end to name the table by"):
+    with pytest.raises(RefusedOption, match=r"url=.* has no end to name the table by"):
         Table.create("", record_key="id")
 
 

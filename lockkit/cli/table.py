@@ -96,9 +96,10 @@ def show(args: argparse.Namespace) -> int:
             say("", f"savepoints: {', '.join(saved)}")
         if found.pending:
             say("", *pending_lines(found.pending))
+            say(*(f"  {plain(each.damaged, limit=600)}" for each in found.pending if each.damaged))
         if held:
             say("", f"incremental readers are {held.describe(plain(args.url))}")
-    return FOUND if any(is_left(each) for each in found.pending) else OK
+    return FOUND if any(is_left(each) or each.damaged for each in found.pending) else OK
 
 
 def _decided_together(fence: GroupFence, now: Timeline) -> str:

@@ -57,7 +57,9 @@ another archiver was faster, it stops and deletes nothing; run it again."""
 
 ROLLBACK = """\
 Rolls back the instants whose writers are dead, and deletes their files. Committed rows stay. With
---instant it refuses if the writer is alive (exit 75)."""
+--instant it refuses if the writer is alive (exit 75). Hudi's compactor and clustering keep no
+heartbeat: name their instant, and say with --stopped that no such process runs any more. A plan
+that is damaged, or a compaction that nobody has begun, is taken away if it is named."""
 
 SERVICES = """\
 Runs the table's services beside its writers, until Ctrl-C. It rolls dead writers back, cleans the
@@ -126,6 +128,10 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
 
     parser = verb(verbs, "rollback", "roll back dead writers", ROLLBACK, ROLLBACK_EXAMPLE)
     option(parser, "--instant", "T", "roll back only this instant (default: every dead one)")
+    parser.add_argument(
+        "--stopped", action="store_true",
+        help="with --instant: its process is gone, though it kept no heartbeat that shows it",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="only say what would be rolled back")
     parser.set_defaults(run=rollback)
 
@@ -261,18 +267,21 @@ def _say_files(args: argparse.Namespace, what: str, paths: Sequence[str]) -> Non
 def rollback(args: argparse.Namespace) -> int:
     from lockkit.table.occ.rollback import RollbackRefused
 
+    if args.stopped and args.instant is None:
+        raise CommandError("--stopped goes with --instant", code=USAGE)
     found = looked_up(args)
-    named = None if args.instant is None else _named(args.instant, found)
+    named = None if args.instant is None else _named(args.instant, found, args.stopped)
     if args.dry_run:
         dead = [named] if named else [each for each in found.pending if is_left(each)]
-        say(*(pending_lines(dead) if dead else ["no writer left anything behind"]))
+        say(*(pending_lines(dead) if dead else [_none_dead(found)]))
         return OK
     with serving(args, {}) as service:
-        done = service.take_back(only=None if named is None else {named.instant})
+        only = None if named is None else {named.instant}
+        done = service.take_back(only=only, stopped=args.stopped)
     if named and not done:
         raise CommandError(
-            f"{named.instant} was not rolled back: its writer is active again, or it is a "
-            "clustering that Hudi planned and will finish", code=BUSY,
+            f"{named.instant} was not rolled back: its writer is active again, or another process "
+            "was faster", code=BUSY,
         )  # fmt: skip
     for each in done:
         if args.json:
@@ -282,24 +291,31 @@ def rollback(args: argparse.Namespace) -> int:
         else:
             say(f"{each.target} is rolled back: {len(each.deleted)} files deleted")
     if not done and not args.json:
-        say("no writer left anything behind")
+        say(_none_dead(found))
     return OK
 
 
-def _named(instant: str, found: TableCondition) -> PendingInstant:
+def _none_dead(found: TableCondition) -> str:
+    hint = f" ({len(found.pending)} pending: lockkit table show)" if found.pending else ""
+    return f"no writer left anything behind{hint}"
+
+
+def _named(instant: str, found: TableCondition, stopped: bool) -> PendingInstant:
     """The pending instant with this name, if it may be rolled back."""
     for each in found.pending:
         if each.instant != instant:
             continue
-        if each.action in ("rollback", "clean"):
+        if each.action in ("rollback", "clean") and not each.damaged:
             raise CommandError(f"{instant} is a {each.action}: to finish it, leave --instant out")
-        planned = each.action == "compaction" and not each.inflight
-        if each.lives and not (planned and each.heartbeat.version is None):
-            raise CommandError(
-                f"{instant} is not rolled back: its writer {sign_of_life(each)}; stop it, and wait "
-                "until its heartbeat has expired", code=BUSY,
-            )  # fmt: skip
-        return each
+        if not each.lives or each.given_up or (stopped and each.silent):
+            return each
+        who, cure = "its writer ", "stop it, and wait until its heartbeat has expired (minutes)"
+        if each.silent:
+            again = "" if each.damaged else "carry it out with the program that planned it; or, "
+            who, cure = "", (f"{again}if no process works on it, roll it back: lockkit table "
+                             f"rollback URL --instant {instant} --stopped")  # fmt: skip
+        why = f"{instant} is not rolled back: {who}{sign_of_life(each)}; {cure}"
+        raise CommandError(why, code=BUSY)
     action = found.timeline.completed.get(instant)
     if action:
         raise CommandError(

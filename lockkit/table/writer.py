@@ -42,7 +42,7 @@ from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.publish import after_commit
 from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.options import WriteOptions, known_config, refuse_another, write_options
-from lockkit.table.read.bucket_groups import BucketGroups, refuse_other_buckets, refuse_unsaid
+from lockkit.table.read.bucket_groups import refuse_other_buckets, refuse_unsaid
 from lockkit.table.read.opening import look_over, snapshot_for
 from lockkit.table.read.snapshot import Snapshot, advance
 from lockkit.table.services.context import StoreHost
@@ -110,8 +110,6 @@ class TableWrite(ABC):
 
             refuse_global(known.config)
         refuse_unsaid(seen)
-        if known.config.hashed:
-            BucketGroups(seen)  # before an instant is taken: file ids may contradict the properties
         refuse_other_buckets(self.store, known.config)
         if known.config.hashed and known.config.mode == HUDI and self.requested.strategy is SIMPLE:
             # As Hudi does: its writers give a bucket's first file group an id of their own.

@@ -26,8 +26,11 @@ Files = tuple[tuple[str, str], ...]
 
 POLICY = "KEEP_LATEST_COMMITS"
 SAVEPOINTED = "savepointed_timestamps"
+SERVICES = frozenset({"replacecommit", "clustering", "compaction"})
+"""Actions whose plan others respect; in version 6 a clustering is named as an overwrite."""
 OURS = "lockkit.service"
 """A plan's parameter: lockkit made this plan, so any lockkit process may roll it back."""
+_TAKEN_AWAY = {f"{each}.requested" for each in (*SERVICES, "clean")}
 # What a service of Hudi runs a clustering plan with that names no class of its own.
 PLAN_STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExecutionStrategy"
 
@@ -330,10 +333,12 @@ def making_sense(key: str) -> Iterator[None]:
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:
+        instant, _, kind = key.rpartition("/")[2].partition(".")
+        away = f", or take it away: lockkit table rollback URL --instant {instant}"
         raise DamagedFile(
             key,
             f"is not a plan that can be carried out or respected ({type(error).__name__} "
-            f"{str(error)[:160]})", "let the writer that made it finish it, or restore it",
+            f"{str(error)[:160]})", "restore it" + (away if kind in _TAKEN_AWAY else ""),
         ) from None  # fmt: skip
 
 

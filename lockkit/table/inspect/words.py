@@ -70,12 +70,16 @@ def table_facts(standing: LockInspection) -> list[tuple[str, str]]:
 
 def sign_of_life(each: PendingInstant) -> str:
     ago = f"{each.age_ms / 1000:.0f} s ago"
+    if each.damaged:
+        return f"its plan is damaged, begun {ago}"
     if each.action in ("rollback", "clean"):
         return f"begun {ago}; the next run of a service finishes it"
     if each.heartbeat.ended:
         return "gave up, or was ended: roll it back"
-    if each.heartbeat.version is None and each.action == "clustering" and each.lives:
+    if each.silent and not each.inflight:
         return f"planned {ago}, for its maker to carry out"
+    if each.silent:
+        return f"begun {ago} by a process without a heartbeat, as Hudi's are"
     if each.heartbeat.version is None:
         return f"no heartbeat, begun {ago}: {'wait' if each.lives else 'dead'}"
     who = f" ({plain(each.heartbeat.holder, limit=120)})" if each.heartbeat.holder else ""
@@ -83,6 +87,7 @@ def sign_of_life(each: PendingInstant) -> str:
 
 
 def is_left(each: PendingInstant) -> bool:
+    """Whether a rollback of all that is dead takes it."""
     return not each.lives and each.action not in ("rollback", "clean")
 
 

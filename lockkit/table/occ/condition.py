@@ -39,6 +39,23 @@ class PendingInstant:
     """Whether a writer may still work on it. True also for a plan of Hudi's, or one that is
     scheduled, which some process will carry out. Of no use for a rollback or a clean, because any
     later run of the service finishes those."""
+    damaged: str = ""
+    """Why its plan cannot be read, and what to do."""
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it may be taken away at once: a compaction that nobody has begun, or a damaged
+        plan that nobody carries out (of a clean at any time: the next one plans anew).
+        """
+        begun = self.inflight and self.action != "clean"
+        idle = self.action == "compaction" or bool(self.damaged)
+        return idle and not begun and self.heartbeat.version is None
+
+    @property
+    def silent(self) -> bool:
+        """Whether a process may work on it that keeps no heartbeat, as Hudi's services do."""
+        plan = self.action in ("compaction", "clustering") or bool(self.damaged)
+        return plan and self.lives and self.heartbeat.version is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +92,18 @@ def unfinished(
     """Look up one pending instant: its plan if it is a service's, and its heartbeat."""
     action = now.pending[instant]
     alone = replace(now, pending={instant: action})
-    plan = (yield from service_plans(names, alone)).get(instant)
+    damaged: dict[str, str] = {}
+    plan = (yield from service_plans(names, alone, damaged)).get(instant)
     heartbeat = yield from read_heartbeat(instant, names.requested(instant, action))
-    hudis = plan is not None and OURS not in plan.params and heartbeat.attempt is None
+    hudis = heartbeat.attempt is None and (
+        OURS not in plan.params if plan else bool(damaged) and heartbeat.version is None
+    )
     since_ms = instant_ms(instant) if heartbeat.modified_ms is None else heartbeat.modified_ms
     until_ms = wall_ms if heartbeat.date_ms is None else heartbeat.date_ms
     return PendingInstant(
         instant, "clustering" if isinstance(plan, ReplacePlan) else action,
         instant in now.inflight, heartbeat, max(0, until_ms - since_ms),
-        hudis or not expired(heartbeat, wall_ms, rules),
+        hudis or not expired(heartbeat, wall_ms, rules), damaged.get(instant, ""),
     )  # fmt: skip
 
 

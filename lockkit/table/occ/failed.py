@@ -15,13 +15,20 @@ from dataclasses import replace
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, WallMs
 from lockkit.runtime.proven import all_of, listing, read
+from lockkit.table.errors import DamagedFile
 from lockkit.table.format.compaction_plan import CompactionPlan, parse_compaction_plan
 from lockkit.table.format.layout import FileGroup
-from lockkit.table.format.plans import OURS, ReplacePlan, parse_replace_plan
+from lockkit.table.format.plans import (
+    OURS,
+    SERVICES,
+    ReplacePlan,
+    parse_clean_plan,
+    parse_replace_plan,
+)
 from lockkit.table.format.properties import FENCED, TableConfig, recheck_config
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, load_timeline
 from lockkit.table.occ.commit import StateChange
-from lockkit.table.occ.covered import REPLACING, load_rollback_plan
+from lockkit.table.occ.covered import load_rollback_plan
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules, Policy
 from lockkit.table.occ.liveness import (
     HEARTBEATS,
@@ -50,8 +57,9 @@ def failed_writes(
 
     `own` are the instants of this process.
     """
-    plans = yield from service_plans(names, now)
-    spare = frozenset(plans) | frozenset(own)
+    damaged: dict[str, str] = {}  # left to whoever looks at them: `TableService.take_back`
+    plans = yield from service_plans(names, now, damaged)
+    spare = frozenset(plans) | frozenset(own) | frozenset(damaged)
     dead = yield from dead_instants(names, now, policy, rules=rules, spare=spare)
     wall_ms, plans_dead = (yield WallMs()), []
     for instant, plan in plans.items():
@@ -108,23 +116,30 @@ def _still_pending(
 
 
 def service_plans(
-    names: TimelineNames, now: Timeline
+    names: TimelineNames, now: Timeline, damaged: dict[str, str] | None = None
 ) -> Procedure[dict[str, ReplacePlan | CompactionPlan]]:
-    """The pending clusterings and compactions by instant, including Hudi's; in version 6 a
-    clustering's files are named as an overwrite's.
+    """The pending clusterings and compactions by instant, including Hudi's.
+
+    Why a plan cannot be read is raised, or put into `damaged`, then of cleans, too.
     """
     found: dict[str, ReplacePlan | CompactionPlan] = {}
     for instant, action in now.pending.items():
-        if action not in (*REPLACING, "compaction"):
+        if action not in SERVICES and (action != "clean" or damaged is None):
             continue
         key = names.requested(instant, action)
-        match (yield from read(key)):
-            case Found(body, _) if action == "compaction":
-                found[instant] = parse_compaction_plan(key, body)
-            case Found(body, _) if (plan := parse_replace_plan(key, body)).clusters:
-                found[instant] = plan
-            case _:
-                pass
+        answer = yield from read(key)
+        try:
+            match answer:
+                case Found(body, _) if action == "compaction":
+                    found[instant] = parse_compaction_plan(key, body)
+                case Found(body, _) if action == "clean":
+                    parse_clean_plan(key, body)
+                case Found(body, _) if (plan := parse_replace_plan(key, body)).clusters:
+                    found[instant] = plan
+        except DamagedFile as error:
+            if damaged is None:
+                raise
+            damaged[instant] = str(error)
     return found
 
 

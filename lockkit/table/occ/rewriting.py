@@ -70,7 +70,8 @@ def switch_metadata_off(config: TableConfig, believe: Callable[[], None]) -> Pro
     text = (
         f"the metadata table of {config.name!r} is switched off: lockkit's commits are not in it. "
         "Hudi's readers list the folders now. Hudi's Spark writers keep it off; set "
-        "hoodie.metadata.enable=false in its other writers, or each of them makes it again"
+        "hoodie.metadata.enable=false in its other writers, or each of them makes it again, and "
+        "Hudi's readers miss commits of lockkit's until the next one"
     )
     yield Note("note", {"text": text})
     warnings.warn(MetadataSwitchedOff(text), stacklevel=2)

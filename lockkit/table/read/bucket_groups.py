@@ -59,7 +59,10 @@ def has_bucket_number(file_id: str) -> bool:
 def refuse_unsaid(snapshot: Snapshot) -> None:
     """Raise if the file groups are buckets of Hudi's index, and the table's properties do not say
     so: Hudi's writers look for a key in its bucket alone, and would add a row of ours once more.
+    Or if the properties say so, and file ids contradict.
     """
+    if snapshot.config.hashed:
+        BucketGroups(snapshot)
     found = [file_id for _, file_id in snapshot.groups if has_bucket_number(file_id)]
     if found and snapshot.config.mode == HUDI and not snapshot.config.hashed:
         raise UnsupportedTable(

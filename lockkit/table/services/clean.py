@@ -47,6 +47,7 @@ from lockkit.table.format.timeline import (
     load_timeline,
 )
 from lockkit.table.occ.covered import pending_commits, read_commit
+from lockkit.table.occ.rollback import RolledBack
 from lockkit.table.occ.transaction import TableCache, take
 from lockkit.table.read.opening import refuse_log_files
 from lockkit.table.read.snapshot import Snapshot
@@ -347,6 +348,13 @@ def resume_clean(
             return None
     refuse_live(key, plan.files, snapshot.slices)
     return (yield from carry_out(plan, names))
+
+
+def drop_clean(instant: str, names: TimelineNames) -> Procedure[RolledBack]:
+    """Take away a clean whose plan cannot be read; the next one plans what it did not delete."""
+    yield from delete(names.inflight(instant, "clean"))
+    yield from delete(names.requested(instant, "clean"))
+    return RolledBack("", instant, ())
 
 
 def refuse_live(key: str, files: Files, slices: Sequence[Slice]) -> None:

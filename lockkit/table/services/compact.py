@@ -92,8 +92,7 @@ def plan_for(context: ServiceContext, view: TableView) -> CompactionPlan | None:
     for instant, error in _plans_in_the_way(context, view):
         if error is not None and plan is None:
             raise error
-        context.report(str(error or "has log files in its plan, and waits to be carried out: "
-                           "lockkit table compact URL --execute"), instant)  # fmt: skip
+        context.report(str(error or waits(instant, view.now)), instant)
     return plan
 
 
@@ -110,6 +109,18 @@ def _plans_in_the_way(
             if OURS not in plan.params:
                 lives = stands(plan, again.snapshot, instant)
                 yield instant, None if lives else never_carried_out(instant)
+
+
+def waits(instant: str, now: Timeline) -> TableBlocked:
+    """A plan that belongs to nobody, and what to do."""
+    if instant not in now.inflight:
+        why = "has log files in its plan, and waits to be carried out"
+        return TableBlocked(instant, why, "lockkit table compact URL --execute")
+    return TableBlocked(
+        instant, "was begun by a process without a heartbeat, as Hudi's are", "if it is gone, run "
+        "Hudi's compactor again, or roll the plan back: lockkit table rollback URL --instant "
+        f"{instant} --stopped",
+    )  # fmt: skip
 
 
 def never_carried_out(instant: str) -> TableBlocked:

@@ -44,6 +44,7 @@ from lockkit.table.services.compact import (
     plan_for,
     planned_twice,
     stands,
+    waits,
 )
 from lockkit.table.services.context import ServiceContext, StoreHost
 from lockkit.table.services.view import TableView, look_at
@@ -140,11 +141,7 @@ def to_execute(
     if (yield from read_heartbeat(instant)).version is not None:
         raise TableBlocked(instant, "is being carried out by another process", "wait for it")
     if instant in view.now.inflight:
-        why = "was begun by a process that left an inflight file, and has no heartbeat here"
-        raise TableBlocked(
-            instant, why, "if it is Hudi's, run HoodieCompactor again; else roll it back: lockkit "
-            f"table rollback URL --instant {instant}",
-        )  # fmt: skip
+        raise waits(instant, view.now)
     return taken, plan
 
 

@@ -25,11 +25,12 @@ from lockkit.table.format.properties import FENCED, load_config
 from lockkit.table.format.savepoint_files import RestorePlan
 from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline, parse_timeline
 from lockkit.table.occ.commit import StateChange
+from lockkit.table.occ.condition import unfinished
 from lockkit.table.occ.contract import ConcurrencyControl
 from lockkit.table.occ.covered import CheckedHorizon, load_rollback_plan, read_commit
 from lockkit.table.occ.failed import failed_writes, half_done, leftovers
 from lockkit.table.occ.heartbeat_rules import Policy
-from lockkit.table.occ.liveness import end, forget, read_heartbeat
+from lockkit.table.occ.liveness import end, forget
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack
 from lockkit.table.occ.transaction import TableCache
@@ -37,7 +38,14 @@ from lockkit.table.read.checkpoint_writing import write_checkpoint
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.archive import Archived, ArchivePlan, archive, plan_archive
 from lockkit.table.services.archive_rules import ArchiveRules
-from lockkit.table.services.clean import Cleaned, carry_out, plan_clean, preview_clean, resume_clean
+from lockkit.table.services.clean import (
+    Cleaned,
+    carry_out,
+    drop_clean,
+    plan_clean,
+    preview_clean,
+    resume_clean,
+)
 from lockkit.table.services.cluster import Clustered, cluster, plan_for
 from lockkit.table.services.compact import Compacted, compact, compact_due
 from lockkit.table.services.compact import plan_for as plan_compact
@@ -146,20 +154,26 @@ class TableService:
             self._take_back(known, now, "EAGER", own)
 
     def take_back(
-        self, *, only: Collection[str] | None = None
+        self, *, only: Collection[str] | None = None, stopped: bool = False
     ) -> tuple[RolledBack | RollbackRefused, ...]:
         """Finish rollbacks that are half done; roll dead writers back, if LAZY.
 
-        A compaction that is only planned is rolled back if it is in `only`.
+        What is in `only` is also rolled back if it is a plan that nobody carries out, or cannot be
+        read; with `stopped`, even if a process without a heartbeat has begun it.
         """
-        view = self.inspect()
-        done = self._take_back_failed(view, only)
-        for instant in set(only or ()) - {each.target for each in done}:
-            way = self.context.run
-            if view.now.pending.get(instant) == "compaction" and instant not in view.now.inflight:
-                idle = way(read_heartbeat(instant))
-                if idle.version is None and way(end(idle)):
-                    done += (self.context.roll_back(view.known, instant),)
+        view, way, rules = self.inspect(), self.context.run, self.context.rules.heartbeat
+        done, names = self._take_back_failed(view, only), view.config.names
+        for instant in set(only or ()) & view.now.pending.keys() - {each.target for each in done}:
+            wall_ms = self.context.clock.wall_ms()
+            found = way(unfinished(names, way(load_timeline(names)), instant, wall_ms, rules))
+            gone = not found.lives and bool(found.damaged)
+            if not (gone or found.given_up or (stopped and found.silent)):
+                continue
+            if found.action == "clean":
+                with self.context.concurrency_control.hold():
+                    done += (way(drop_clean(instant, names)),)
+            elif way(end(found.heartbeat)):
+                done += (self.context.roll_back(view.known, instant),)
         return done
 
     def _take_back_failed(
