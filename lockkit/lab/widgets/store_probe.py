@@ -164,7 +164,6 @@ class StoreProbe(Newest):
         self._verdict.value = verdict_html(findings, self.prediction.value or None)
         self._checks.value = checks_html(findings.report)
         self._matrix.value = STYLE + matrix_html(providers(), findings.found)
-        # Each time a new figure, filled: what changes in one while the page loads plotly is lost.
         self._charted(*([FitFigures()] if findings.reads else []))
         if findings.reads:
             self._chart.children = (*self._chart.children, figure(findings.reads))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Hashable, Iterable
+from functools import cache
 from html import escape
 from typing import Any, ClassVar
 
@@ -197,11 +198,18 @@ def column(name: str, *children: Any, **layout: str) -> widgets.VBox:
     return named(view, name)
 
 
+@cache
 def load_plotly() -> Any:
-    """The class of plotly's widgets; its import takes seconds."""
+    """The class of plotly's widgets, filled before they are sent; its import takes seconds."""
     from plotly.graph_objects import FigureWidget
 
-    return FigureWidget
+    class Filled(FigureWidget):  # type: ignore[misc]
+        def open(self) -> None:
+            """A page that loads plotly shows what it was sent first: plotly sends it empty."""
+            if self._config:
+                super().open()
+
+    return Filled
 
 
 def figure_widget(figure: Any) -> Any:
@@ -210,7 +218,8 @@ def figure_widget(figure: Any) -> Any:
     A trace that is added to a widget while the page still loads plotly never appears there.
     """
     made = load_plotly()(figure)
-    made._config = made._config | {"responsive": True, "displayModeBar": False}  # it hid the title
+    made._config = {"responsive": True, "displayModeBar": False}  # it hid the title
+    made.open()
     return made
 
 
