@@ -17,7 +17,7 @@
 # that call at the same moment. Which of them conflict, what does the second one get, and does a
 # retry help? And in which process does a commit run when its driver is paused?
 #
-# This takes about a minute on a quiet machine and up to five on a busy one. Spark starts once,
+# This takes about a minute on a quiet machine and up to eight on a busy one. Spark starts once,
 # and three PySpark programs share it. Without Spark (with `LOCKKIT_FAST`, or with less than 4 GB of
 # memory) some runs print *skipped*, and the three are plain Python programs that make the same
 # commits.
@@ -60,11 +60,12 @@ once
 
 # %% jupyter={"source_hidden": true}
 added.explain("""
-All three commits were acknowledged, and each was checked against all before it. The *rows* were
-old: they were read and collected once, and each retry writes the same rows again. So the second
-writer wrote *0 + 10* once more, over a 10 that it had not read. The checker still says VALID,
-because it judges locks and commits: no acknowledged commit was overwritten without a check. It
-does not know how a program computed its rows. (A DataFrame from `read` or `load()` that is
+All three commits were acknowledged, and each was checked against all before it. (The
+fourth client, W0, made the table.) The *rows* were old: they were read and collected once, and
+each retry writes the same rows again. So the second writer wrote *0 + 10* once more, over a 10
+that it had not read. The checker still says VALID, because it judges locks and commits: no
+acknowledged commit was overwritten without a check. It does not know how a program computed its
+rows. (A DataFrame from `read` or `load()` that is
 written back unchanged does not get this far: `write` detects that others have committed since it
 was read, and refuses it with `OldRows`.)
 

@@ -223,10 +223,9 @@ class Placement(Exercise):
         count = Counter(key for each in groups for key in each)
         for key, times in count.items():
             if times > 1:
-                raise Violated(
-                    "a key is in one file group",
-                    f"a reader finds {key} {times} times: two writers placed it differently",
-                )
+                where = " and ".join(str(n) for n, each in enumerate(groups) if key in each)
+                said = f"a reader finds {key} {times} times: in file groups {where}"
+                raise Violated("a key is in one file group", said)
         largest = max(len(each) for each in groups)
         if len(count) > 4 * self.GROUPS and largest > self.SHARE_MAX * len(count):
             raise Violated("the groups fill evenly", f"{largest} of {len(count)} are in one group")
