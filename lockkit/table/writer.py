@@ -312,6 +312,7 @@ class ArrowWrite(TableWrite):
     rows: pa.Table
     data: Store
     """Clients for data files, whose requests may be repeated."""
+    sorted: RowsInMemory | None = None
 
     def __post_init__(self) -> None:
         names = self.rows.column_names
@@ -328,8 +329,8 @@ class ArrowWrite(TableWrite):
         with closing(FileBuffer(self.data, self.clock)) as buffer:
             if self.merges(config) and self.rows.num_rows <= PREFETCH_ROWS_MAX:
                 with suppress(Exception):  # `files` says what is wrong with the rows
-                    found = RowsInMemory.of(config, self.rows, bucketed=True)
-                    buffer.prefetch(read_bases(found, seen, stored_keys(self.data)), own)
+                    self.sorted = RowsInMemory.of(config, self.rows, bucketed=True)
+                    buffer.prefetch(read_bases(self.sorted, seen, stored_keys(self.data)), own)
             yield buffer
             if own is not None:  # they are committed
                 own.keep(buffer.unsent)
@@ -352,13 +353,13 @@ class ArrowWrite(TableWrite):
         rows = conform(self.rows, columns)
         early = self.early_check(covered)
         work = WriteTask(self.data, target, TaskId(), self.clock, early, self.buffer)
-        found = RowsInMemory.of(target.config, rows, bucketed=self.merges(target.config))
+        found = self.sorted
+        if found is None or (found.config, schema) != (target.config, rows.schema):
+            found = RowsInMemory.of(target.config, rows, bucketed=self.merges(target.config))
         if operation == "insert_overwrite":  # also where each row says that it is deleted
             self.partitions = frozenset(partition for partition, _ in found.groups)
         if self.merges(target.config):
             snapshot, keys = self.merges_into(snapshot), stored_keys(self.data)
-            if self.buffer and rows.num_rows <= PREFETCH_ROWS_MAX:  # of what others have added
-                self.buffer.prefetch(read_bases(found, snapshot, keys))
             merge = GroupMerge(found, work, snapshot, delete, self.only_logs(target.config), keys)
             if self.everywhere(target.config):
                 from lockkit.table.write.global_index import everywhere

@@ -304,8 +304,9 @@ def record_keys(config: TableConfig, rows: pa.Table, new: Any = None) -> Any:
         from lockkit.table.format.composite_keys import composite_keys
 
         return composite_keys(config, rows)
-    keys = pc.cast(column_of(rows, config.record_key, "record key"), pa.string())
-    if keys.null_count or pc.any(pc.equal(pc.binary_length(keys), 0)).as_py():
+    keys = column_of(rows, config.record_key, "record key")
+    keys = keys if keys.type == pa.string() else pc.cast(keys, pa.string())
+    if keys.null_count or pc.index(keys, "").as_py() >= 0:
         why = f"is the record key, and {keys.null_count or 'some'} rows have no record key"
         raise RefusedRows(config.record_key, why, "give each row one, or none could be updated")
     return keys

@@ -185,34 +185,39 @@ def any_key(config: TableConfig, of: Slice) -> bool:
     return mixed and not config.hashed
 
 
-def of_any_key(config: TableConfig, snapshot: Snapshot) -> dict[str, list[Slice]]:
-    """Those slices, by their partitions."""
-    found: dict[str, list[Slice]] = {}
-    for each in snapshot.slices:
-        if any_key(config, each):
-            found.setdefault(each.partition, []).append(each)
+def by_partition(groups: dict[RowGroup, list[Share]]) -> dict[str, list[Share]]:
+    found: dict[str, list[Share]] = {}
+    for (partition, _), where in groups.items():
+        found.setdefault(partition, []).extend(where)
     return found
 
 
-def read_bases(rows: GroupedRows, snapshot: Snapshot, seen: StoredKeys) -> Iterator[Slice]:
+def with_any_key(
+    rows: GroupedRows, snapshot: Snapshot, seen: StoredKeys
+) -> dict[str, list[Slice]]:
+    """By their partitions, the slices of any bucket's keys that may have a key of `rows`."""
+    found: dict[str, list[Slice]] = {each: [] for each in by_partition(rows.groups)}
+    for each in snapshot.slices:
+        if each.partition in found and any_key(rows.config, each):
+            found[each.partition].append(each)
+    for partition, where in by_partition(rows.groups).items():
+        keys = (record_keys(rows.config, each) for each in rows.batches(where))
+        lacking = seen.lacking(found[partition], rows.config, keys)
+        found[partition] = [each for each in found[partition] if each.path not in lacking]
+    return found
+
+
+def read_bases(
+    rows: GroupedRows, snapshot: Snapshot, seen: StoredKeys,
+    mixed: dict[str, list[Slice]] | None = None,
+) -> Iterator[Slice]:  # fmt: skip
     """The slices that a merge of `rows` reads, if the snapshot is still the newest."""
-    groups, group_of = rows.groups, BucketGroups(snapshot).of
-    touched: dict[str, list[Share]] = {}
-    for (partition, _), where in groups.items():
-        touched.setdefault(partition, []).extend(where)
-    for partition, slices in of_any_key(rows.config, snapshot).items():
-        shares = touched.get(partition)
-        lacking = seen.lacking(slices, rows.config, keys_of(rows, shares)) if shares else set()
-        yield from (each for each in slices if shares and each.path not in lacking)
-    for partition, bucket in groups:
+    yield from chain(*(mixed or with_any_key(rows, snapshot, seen)).values())
+    group_of = BucketGroups(snapshot).of
+    for partition, bucket in rows.groups:
         base = snapshot.groups.get(group_of(partition, bucket))
         if base is not None and not any_key(rows.config, base) and not rows.config.merged:
             yield base
-
-
-def keys_of(rows: GroupedRows, where: Iterable[Share]) -> Iterator[Any]:
-    """The record keys of each share."""
-    return (record_keys(rows.config, each) for each in rows.batches(where))
 
 
 @dataclass(slots=True)
@@ -231,7 +236,9 @@ class GroupMerge:
 
     def stats(self) -> list[WriteStat]:
         """Each row to the groups that have its key, else to its bucket's."""
-        groups, mixed = self.rows.groups, of_any_key(self.rows.config, self.snapshot)
+        groups, mixed = self.rows.groups, with_any_key(self.rows, self.snapshot, self.seen)
+        if self.work.buffer:  # what others have added
+            self.work.buffer.prefetch(read_bases(self.rows, self.snapshot, self.seen, mixed))
         found: dict[Share, Any] = {}
         group_targets = self._group_targets(groups, mixed, found)
         if self.gone:
@@ -243,23 +250,19 @@ class GroupMerge:
         found: dict[Share, Any],
     ) -> Iterator[tuple[TargetGroup, pa.Table]]:  # fmt: skip
         """Each group that has a key gets its row, and several may; each group comes once."""
-        by_partition: dict[str, list[Share]] = {}
-        for (partition, _), where in groups.items():
-            by_partition.setdefault(partition, []).extend(where)
+        shares = by_partition(groups)
         group_of = BucketGroups(self.snapshot).for_new
         buckets = {group_of(partition, bucket): (partition, bucket) for partition, bucket in groups}
-        for partition, where in by_partition.items():
-            slices = mixed.get(partition, ())
-            lacking = self.seen.lacking(slices, self.rows.config, keys_of(self.rows, where))
-            for each in slices:
-                rows = None if each.path in lacking else self._of_slice(each, where, found)
+        for partition, where in shares.items():
+            for each in mixed[partition]:
+                rows = self._of_slice(each, where, found)
                 if rows is not None and (partition, each.file_id) not in buckets:
                     yield TargetGroup((partition, each.file_id), each), rows
         for group, of in buckets.items():
             base = self.snapshot.groups.get(group)
             if self.rows.config.by_base_files:
                 fresh = None if self.delete else self._for_bucket(groups[of], found, None)
-                known = base and self._of_slice(base, by_partition[of[0]], {})
+                known = base and self._of_slice(base, shares[of[0]], {})
                 rows = concatenated([fresh, known])
                 if rows is not None:
                     inserts = fresh is not None and fresh.num_rows > 0
@@ -267,7 +270,7 @@ class GroupMerge:
                 continue
             parts: list[Any] = [self._for_bucket(groups[of], found, base)]
             if base is not None and any_key(self.rows.config, base):
-                others = [each for each in by_partition[of[0]] if each not in groups[of]]
+                others = [each for each in shares[of[0]] if each not in groups[of]]
                 parts.append(self._of_slice(base, others, {}))
             rows = concatenated(parts)
             if rows is not None:
