@@ -212,15 +212,15 @@ class S3Store:
         return Found(b"", answer.get("ETag", ""))
 
     def list(self, prefix: str, after: str = "") -> Listing:
-        where = {"Prefix": self._full(prefix)}
+        where, own, start = {"Prefix": self._full(prefix)}, len(self._full("")), self._full(after)
         if after:
-            where["StartAfter"] = self._full(after)
+            where["StartAfter"] = start
         pages = [
             [
-                ListEntry(item["Key"][len(self._full("")) :], item["Size"], item.get("ETag"))
+                ListEntry(item["Key"][own:], item["Size"], item.get("ETag"))
                 for item in page
                 # Directory buckets (S3 Express) do not know StartAfter.
-                if item["Key"] > self._full(after)
+                if item["Key"] > start
             ]
             for page in self._pages("list_objects_v2", f"list {prefix}*", **where)
         ]
@@ -324,10 +324,28 @@ def _client(options: StoreOptions) -> Any:
     client = aws.client("s3", options, options.endpoint, own, elsewhere=ELSEWHERE)
     # Bodies are small here: waiting for "100 Continue" would cost each write a round trip.
     client.meta.events.unregister("before-call.s3", botocore.handlers.add_expect_header)
+    # For AWS's statistics: two more headers to be signed in each request.
+    client.meta.events.unregister("request-created", botocore.handlers.add_retry_headers)
     client.meta.events.register_last("before-parameter-build.s3", _stay)
+    for operation, names in READ.items():
+        shape = client.meta.service_model.operation_model(operation).output_shape
+        _only(shape.members, names)
+    _only(shape.members["Contents"].member.members, ("Key", "Size", "ETag"))
     if options.faults is not None:
         options.faults.install(client)
     return client
+
+
+READ = {
+    "PutObject": ("ETag",), "GetObject": ("Body", "ETag", "ContentLength"), "DeleteObject": (),
+    "ListObjectsV2": ("Contents", "EncodingType", "IsTruncated", "NextContinuationToken"),
+}  # fmt: skip
+"""What is read of an answer. botocore looks for each field that its model of the answer has."""
+
+
+def _only(members: dict[str, Any], names: Sequence[str]) -> None:
+    for name in members.keys() - set(names):
+        del members[name]
 
 
 def _stay(context: dict[str, Any], **_: Any) -> None:
