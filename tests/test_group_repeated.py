@@ -87,28 +87,6 @@ def test_an_upsert_reads_no_commit_that_the_fence_repeats(url: str) -> None:
     assert not read, "the other writer's upsert is in the fence"
 
 
-def test_an_append_reads_no_offer_that_an_upsert_of_its_handle_expected(url: str) -> None:
-    asked: list[str] = []
-    with Table(url) as one, Table(url) as other:
-        one.append(rows("a"))
-        client = one._upkeep.context.together[0]
-        other.append(rows("b"))
-        client.coming = frozenset({"20260101000000001"})
-
-        def meet(each: str) -> None:
-            asked.append(each)
-            if each.startswith("put") and each.endswith("fence.json") and len(others) < 1:
-                others.append(each)
-                other.append(rows("d"))
-
-        others: list[str] = []
-        spy(one, meet)
-        one.append(rows("c"))
-    assert values(url) == judged(url) == {"a": 0, "b": 0, "c": 0, "d": 0}
-    assert others and [each for each in asked if each.endswith(".append")], "it was offered"
-    assert not [each for each in asked if "20260101000000001" in each]
-
-
 def test_a_small_commit_has_no_inflight_file(url: str) -> None:
     with Table(url) as table:
         table.append(rows("a"))

@@ -30,7 +30,7 @@ from lockkit.stores import open_store
 from lockkit.table import CommitConflict, CommitUnknown, Table, TableConfig
 from lockkit.table.errors import BrokenFence, ModeSwitched, NewerFence
 from lockkit.table.format.properties import load_config
-from lockkit.table.format.timeline import TimelineNames, instant_ms, instant_of
+from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.occ.conflict import BUCKET
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group import ahead as group_ahead
@@ -374,20 +374,6 @@ def test_a_writer_that_waits_for_the_owner_of_an_older_offer_does_not_read_the_o
         assert run(take_turn(client, view, mine, PATIENCE_MAX), store, Clock()) == "commit"
         assert f"get {names.folder}{T1}.offer" in asked
     assert [each.instant for each in client.known.window] == [T1, T2] if client.known else False
-
-
-def test_an_append_after_an_upsert_reads_no_offer_that_the_upsert_expected(url: str) -> None:
-    asked: list[str] = []
-    with Table(url) as one, Table(url) as other:
-        contending(one, other)
-        expected = instant_of(instant_ms(other.append(rows("c")).instant) + 60_000)
-        one._upkeep.context.together[0].coming = frozenset({expected})
-        before_fence(one, lambda: other.append(rows("d")))
-        spy(one, asked.append)
-        one.append(rows("e"))
-    offered = next(at for at, each in enumerate(asked) if each.endswith(".append"))
-    assert [each for each in asked[offered:] if each.startswith("list")], "it looks for offers"
-    assert f"get {names_at(url).folder}{expected}.offer" not in asked
 
 
 def test_what_was_read_and_is_no_offer_is_not_read_again(url: str) -> None:

@@ -84,7 +84,7 @@ def decide_nothing_until(client: GroupClient, until: str) -> Procedure[None]:
 def strays(entries: Iterable[ListEntry], standing: Collection[str], archived: str) -> list[str]:
     """The offers and the tombstones of instants that nobody asks for any more."""
     offers = {each.key: instant_in(each.key) for each in entries
-              if each.key.endswith((".offer", ".append"))}  # fmt: skip
+              if each.key.endswith((".offer", ".append", ".rewrite"))}  # fmt: skip
     return [key for key, of in offers.items() if of <= archived and of not in standing]
 
 

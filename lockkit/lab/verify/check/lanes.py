@@ -13,8 +13,8 @@ from lockkit.events import STORE, Event
 LOCK_OPS = {"acquire", "confirm", "renew", "release"}
 LOCK_NAME = "table_lock.json"
 FENCE_NAME = "fence.json"
-OFFERS = (".offer", ".append")
-_OFFER = re.compile(r"(\d{17})\.(?:offer|[0-9a-f]*-[0-9a-f]{64}\.append)")
+OFFERS = (".offer", ".append", ".rewrite")
+_OFFER = re.compile(r"(\d{17})\.(?:offer|[0-9a-f]*-[0-9a-f]{64}\.append|[\w.-]+\.rewrite)")
 # `T.commit` of table version 6, `T_<completion time>.commit` of version 9.
 _COMPLETED = re.compile(r"(\d{14}|\d{17})(?:_\d+)?\.(?:commit|deltacommit|replacecommit)")
 # What makes instants archived: a manifest that names files, or in version 6 a log.

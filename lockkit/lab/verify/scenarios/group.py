@@ -66,6 +66,7 @@ from lockkit.table.occ.group.fence import (
     format_offer,
     parse_offer,
     read_group_fence,
+    rewrite_offer,
 )
 from lockkit.table.occ.group.mode import from_group, has_group_fence, to_group
 from lockkit.table.occ.group.outcomes import publish
@@ -150,6 +151,8 @@ class GroupRun(SeedRun):
             self._publish(instant_in(key), after.body)
         elif key.startswith(ARCHIVE):
             self.world.reached.add("archive")
+        elif key.endswith(".rewrite"):
+            self.world.reached.add("named")
         elif after is None:
             instant = key.removeprefix(DATA).partition("_")[0]
             if key.startswith(DATA) and self._is_commit(instant):
@@ -434,7 +437,7 @@ class GroupRun(SeedRun):
         for instant in leaving:
             yield from create(ARCHIVE + instant, b"archived")
         entries = yield from listing(self.names.prefix)
-        for state in (".requested", ".append", ".offer", ".inflight", ".commit"):
+        for state in (".requested", ".append", ".rewrite", ".offer", ".inflight", ".commit"):
             for each in entries:
                 if each.key.endswith(state) and instant_in(each.key) in leaving:
                     yield from delete(each.key)
@@ -470,7 +473,7 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> GroupRun:
 
 SCENARIO = SimScenario(
     "group", "writers commit together, read, publish, roll back and crash", STEPS, set_up,
-    ("batch", "conflict", "withdrawn", "rollback", "rolled back", "stall", "restart",
+    ("batch", "conflict", "withdrawn", "rollback", "rolled back", "stall", "restart", "named",
      "ahead", "archive", "switch"),
 )  # fmt: skip
 
@@ -561,6 +564,15 @@ def offers_by_name(view: GroupView) -> Procedure[list[Offer]]:
             by_name = Offer(instant, view.fence.last, reserved=True, table=TABLE)
             found += [parse_offer(body.body) or by_name] if isinstance(body, Found) else []
     return found
+
+
+def named_with(**wrong: Any) -> Callable[..., Any]:
+    def offer_of(name: str, fence: GroupFence) -> Offer | None:
+        """The offer of that name, with something else in place of what it says."""
+        by_name = rewrite_offer(name, fence)
+        return by_name and replace(by_name, **wrong)
+
+    return offer_of
 
 
 def roll_back_by(steps: str) -> Callable[[GroupClient, str, str], Procedure[bool]]:
@@ -692,6 +704,10 @@ _SAYS: dict[str, tuple[str, Plants]] = {
                                   and instant not in view.decided)),
     "tombstone is an offer": ("a tombstone is taken for an offer",
                               in_each(open_offers=offers_by_name)),
+    "named body": ("who decides by a name leaves out what the commit will say",
+                   in_each(rewrite_offer=named_with(body=""))),
+    "named base": ("who decides by a name takes another base",
+                   in_each(rewrite_offer=named_with(base=10**9))),
     "tombstone first": ("a rollback writes its tombstone and deletes, then decides",
                         in_each(roll_back=roll_back_by("flotdC"))),
     "no entry": ("a rollback decides nothing", in_each(roll_back=roll_back_by("flotd"))),

@@ -50,9 +50,6 @@ def named(files: CommitFiles) -> frozenset[FileGroup]:
     return files.writes | files.replaced | marks
 
 
-Offers = dict[tuple[str, Version | None], Offer | None]
-
-
 @dataclass(slots=True)
 class GroupClient:
     """One process's last view of the fence: a hint for its next request."""
@@ -93,9 +90,6 @@ class GroupClient:
     """Acknowledged, and still to be published."""
     read: dict[tuple[str, Version | None], Offer | None] = field(default_factory=dict)
     """Others' offers; an object that is listed with the same version has the same content."""
-    coming: frozenset[str] = frozenset()
-    """Others' instants that were under way by the last listing of an upsert: their offers may be
-    read before a listing shows them."""
     beside: Procedure[None] | None = None
     """What is sent in parallel with this client's next replacement of the fence."""
     ahead: list[Any] = field(default_factory=list)
@@ -203,7 +197,8 @@ class GroupWrite:
     """Whether a request was sent, and not certainly refused, that may have it decided."""
     doubtful: bool = False
     """Whether the answer to one that may have decided it is not known."""
-    offered: bool = False
+    offered: str = ""
+    """The object that offers it."""
     action: str = COMMIT
     table: str = ""
     surveyed: bool = False

@@ -38,6 +38,9 @@ from lockkit.table.occ.group.decision import (
 M = TypeVar("M")
 PACKED_MAX, UNPACKED_MAX = 2_000, 64_000
 """Only a smaller inflight file is repeated in its offer, and in the fence."""
+NAME_MAX, LIKE_MAX = 255, 3
+"""Of an offer's name: more is no name of a file, nor of MinIO's. And of so many decisions it says
+only how it differs."""
 
 
 # --- the fence ------------------------------------------------------------------------------------
@@ -205,6 +208,60 @@ def blind_offer(name: str) -> Offer | None:
         return None
     return Offer(parts[1], 0, sha256=parts[3], schema=parts[2], reserved=True, blind=True,
                  table=parts[4] or "")  # fmt: skip
+
+
+_REWRITE = re.compile(r"([0-9]{17})\.((?:[0-9]{1,15}\.){1,9})([0-9A-Za-z_-]{1,240})\.rewrite")
+
+
+def rewrite_name(offer: Offer, body: bytes, fence: GroupFence) -> str:
+    """A name that says the whole offer, with what the commit will say: how these differ from
+    decisions of this fence, mostly the latest of the same file groups. "" if it is too long.
+    """
+    has = [each for each in fence.window if each.body]
+    latest = {group: each.seq for each in has for group in each.writes or ()}
+    like = {latest[each] for each in offer.writes if each in latest} or {e.seq for e in has[-1:]}
+    numbers = sorted(like)[-LIKE_MAX:]
+    if not (offer.body and (shared := _shared(offer.instant, numbers, fence))):
+        return ""
+    packing = zlib.compressobj(9, memLevel=9, zdict=shared)
+    said = format_offer(replace(offer, sha256="", body="")) + b"\n" + body
+    text = base64.urlsafe_b64encode(packing.compress(said) + packing.flush()).decode().rstrip("=")
+    name = f"{offer.instant}.{''.join(f'{each}.' for each in numbers)}{text}.rewrite"
+    return name if len(name) <= NAME_MAX else ""
+
+
+def rewrite_offer(name: str, fence: GroupFence) -> Offer | None:
+    """The offer of that name; None if it must be read: this fence does not repeat any more what
+    the name refers to, it is another table's, or the name is damaged."""
+    if (parts := _REWRITE.fullmatch(name)) is None:
+        return None
+    shared = _shared(parts[1], list(map(int, parts[2].split(".")[:-1])), fence)
+    return _unlike(parts[1], parts[3], shared) if shared else None
+
+
+@kept(GROUP_WINDOW_MAX, 16_000)
+def _unlike(instant: str, text: str, shared: bytes) -> Offer | None:
+    unpacking = zlib.decompressobj(zdict=shared)
+    try:
+        said = unpacking.decompress(base64.urlsafe_b64decode(text + "=="), UNPACKED_MAX)
+    except (ValueError, zlib.error):
+        return None
+    head, _, body = said.partition(b"\n")
+    found, again = parse_offer(head), packed(body) if body and unpacking.eof else ""
+    if found is None or found.instant != instant or not again:
+        return None
+    return replace(found, sha256=digest(body), body=again)
+
+
+def _shared(instant: str, numbers: list[int], fence: GroupFence) -> bytes:
+    """What the two sides know of an offer without its name; b"" if this fence lacks a part."""
+    found = [each for each in fence.window if each.seq in numbers]
+    bodies = [body for each in found if (body := unpacked(each))]
+    heads = [format_offer(Offer(each.instant, each.seq, each.writes or frozenset(), "",
+                                fence.schema, reserved=True, table=fence.table))
+             for each in found]  # fmt: skip
+    known = [*bodies, *heads, instant.encode()]
+    return b"".join(known) if len(bodies) == len(numbers) else b""
 
 
 def tombstone(instant: str) -> bytes:

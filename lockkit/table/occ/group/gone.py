@@ -10,7 +10,6 @@ from lockkit.table.format.properties import recheck_config
 from lockkit.table.occ.fence import FENCE_BYTES_MAX, FENCE_KEY
 from lockkit.table.occ.group.client import GroupClient, GroupWrite
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
-from lockkit.table.occ.group.offer import offered_as
 from lockkit.table.occ.group.outcomes import SURE_MS, stays
 from lockkit.table.occ.prepared import Prepared
 
@@ -58,7 +57,7 @@ def is_gone(write: GroupWrite, prepared: Prepared) -> Procedure[bool]:
     except NoTable:
         found = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
         if write.offered and isinstance(found, Missing):
-            yield from delete(offered_as(prepared.names, write.offer())[0])
+            yield from delete(write.offered)
         return isinstance(found, Missing)
     except TableError:
         return False

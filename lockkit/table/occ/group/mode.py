@@ -120,7 +120,7 @@ def _begun(now: Timeline, config: TableConfig) -> Procedure[str]:
     """The greatest instant that is begun, offered or over. One that was rolled back left no file:
     the instant of its rollback is greater.
     """
-    begun_or_offered = (".requested", ".offer", ".append")
+    begun_or_offered = (".requested", ".offer", ".append", ".rewrite")
     offers = [each[:17] for each in now.foreign
               if each.endswith(begun_or_offered) and is_instant(each[:17])]  # fmt: skip
     begun, wall_ms = max([NO_INSTANT, *now.pending, *offers]), (yield WallMs())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection
 
-from lockkit.protocol.outcome import Found, IfVersion, Missing, Version
+from lockkit.protocol.outcome import Found, Missing, Version, over
 from lockkit.runtime import Parallel, Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import create, read, settle_write
 from lockkit.table.format.taken_back import taken_back_by
@@ -23,8 +23,21 @@ from lockkit.table.occ.group.client import (
     timeline_key,
 )
 from lockkit.table.occ.group.combine import decide_once, withdraw
-from lockkit.table.occ.group.decision import Offer, clash, conflicts, has_room, may_judge
-from lockkit.table.occ.group.fence import blind_name, format_offer, parse_group_fence, parse_offer
+from lockkit.table.occ.group.decision import (
+    GroupFence,
+    Offer,
+    clash,
+    conflicts,
+    has_room,
+    may_judge,
+)
+from lockkit.table.occ.group.fence import (
+    blind_name,
+    format_offer,
+    parse_group_fence,
+    parse_offer,
+    rewrite_name,
+)
 from lockkit.table.occ.group.outcomes import make_room
 from lockkit.table.occ.group.view import (
     GroupView,
@@ -58,8 +71,9 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     """
     if not write.blind and not write.surveyed:  # its offer says what its owner has seen
         write.see((yield from look(client)).fence)
-    write.sent = write.offered = True
-    key, body = offered_as(client.names, write.offer(), write.body)
+    own = timeline_key(client.names, write.instant, "offer")
+    key, body = offered_as(client.names, write.offer(), write.body, client.known)
+    write.sent, write.offered = True, key
     view: GroupView | None = None
     if write.follows or client.is_slow:
         sent_ms = yield WallMs()
@@ -74,6 +88,7 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     version = settled if isinstance(settled, Version) else ""
     if version and settled is made:
         client.read[key, version] = write.offer()
+    version = version if key == own else ""
     if view is None:
         trips = APPEND_TRIPS if write.blind else UPSERT_TRIPS
         waits = await_decision(client, write.instant, trips, write.earlier)
@@ -91,11 +106,13 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
                 return (yield from withdraw(client, write.instant, why="conflict"))
             write.base = view.fence.last
             body = format_offer(write.offer())
-            settled = yield from settle_write(key, body, IfVersion(version))
+            settled = yield from settle_write(own, body, over(version or None))
+            if isinstance(settled, Found) and parse_offer(settled.body):
+                version = settled.version  # an earlier call's
             if isinstance(settled, Found | Missing):
                 continue  # a tombstone: the next look finds the decision
             version = settled
-            client.read[key, version] = write.offer()
+            client.read[own, version] = write.offer()
         if not has_room(view.fence, client.proven):
             yield from make_room(client, view.fence)  # no more decisions are taken
             continue
@@ -188,14 +205,17 @@ def await_round(client: GroupClient, instant: str, older: Collection[str]) -> Pr
     return ""
 
 
-def offered_as(names: TimelineNames, offer: Offer, body: bytes = b"") -> tuple[str, bytes]:
-    """The object that offers it; a blind offer says everything by its name.
+def offered_as(
+    names: TimelineNames, offer: Offer, body: bytes = b"", known: GroupFence | None = None
+) -> tuple[str, bytes]:
+    """The object that offers it. Its name says everything, if it is blind or fits a name.
 
-    Only who publishes it reads what it contains, in place of an inflight file.
+    Only who publishes a blind offer reads what it contains, in place of an inflight file.
     """
     if offer.blind:
         return names.folder + blind_name(offer), body if offer.body else b""
-    return timeline_key(names, offer.instant, "offer"), format_offer(offer)
+    name = rewrite_name(offer, body, known) if known else ""
+    return names.folder + (name or f"{offer.instant}.offer"), format_offer(offer)
 
 
 def pause_s(turn: int) -> Procedure[float]:

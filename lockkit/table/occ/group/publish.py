@@ -113,15 +113,14 @@ def publish_together(
     client.horizon = prepared.transaction.horizon
     write = client.writing = _write_of(client, prepared)
     write.listed = append is None or append.listed is not None
-    client.coming = frozenset()
     if append is not None and append.beside is not None:
         window = client.known.window if client.known else ()
-        client.coming = _under_way(instant, append.beside) - {each.instant for each in window}
-        write.earlier = frozenset(each for each in client.coming if each < instant)
+        others = _under_way(instant, append.beside) - {each.instant for each in window}
+        write.earlier = frozenset(each for each in others if each < instant)
         write.follows = bool(write.earlier)
     write.follows &= write.listed
-    others = (each for each in write.earlier - client.own if not decision_in(client.known, each))
-    if write.listed and any(others):  # what is decided may be its own, and is only not published
+    open_ = (each for each in write.earlier - client.own if not decision_in(client.known, each))
+    if write.listed and any(open_):  # what is decided may be its own, and is only not published
         client.contended = CONTENDED_FOR
     write.only = append.only if append is not None else ""
     try:

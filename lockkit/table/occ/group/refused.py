@@ -73,4 +73,4 @@ def noting(client: GroupClient, prepared: Prepared) -> Iterator[None]:
 def shown_in(client: GroupClient, write: GroupWrite) -> tuple[str, ...]:
     done = write.instant + ("_*" if client.names.layout == 2 else "")
     completed = timeline_key(client.names, done, write.action)
-    return FENCE_KEY, offered_as(client.names, write.offer())[0], completed
+    return FENCE_KEY, write.offered or offered_as(client.names, write.offer())[0], completed

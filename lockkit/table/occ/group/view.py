@@ -22,7 +22,6 @@ from lockkit.table.occ.group.client import (
     TURNS_MAX,
     GroupClient,
     ListedBeside,
-    Offers,
     instant_in,
     names_of,
     plain_keys,
@@ -42,11 +41,11 @@ from lockkit.table.occ.group.fence import (
     parse_group_fence,
     parse_offer,
     read_group_fence,
+    rewrite_offer,
 )
 
 STARTED = ("requested", "commit.requested", "inflight")
-EXPECTED_MAX = 3
-"""So many offers a client reads in parallel with a listing that may show them."""
+MAY_BE_READ = (".offer", ".rewrite")
 OFFERS_MAX = 256
 """So many offers that it has read a client keeps."""
 
@@ -97,7 +96,7 @@ def look(client: GroupClient, *, at_known: bool = False) -> Procedure[GroupView]
     """
     before, fence, version = client.known, client.known, client.version
     sent_ms, reads = (yield WallMs()), [] if at_known and fence else [read_group_fence()]
-    entries, *found = yield Parallel((list_instants(client), *reads, *expected_offers(client)))
+    entries, *found = yield Parallel((list_instants(client), *reads))
     client.took(sent_ms, (yield WallMs()))
     if reads:
         fence, version = found[0]
@@ -106,7 +105,7 @@ def look(client: GroupClient, *, at_known: bool = False) -> Procedure[GroupView]
         client.knows(fence, version)
     assert fence is not None
     decided = known_decisions(before, fence)
-    versions = {each.key: each.version for each in entries if each.key.endswith(".offer")}
+    versions = {each.key: each.version for each in entries if each.key.endswith(MAY_BE_READ)}
     if len(client.read) > OFFERS_MAX:
         client.read.clear()
     view = GroupView(fence, version, decided, plain_keys(entries), client.horizon, versions,
@@ -117,20 +116,6 @@ def look(client: GroupClient, *, at_known: bool = False) -> Procedure[GroupView]
     client.bodies = {each: body for each, body in client.bodies.items()
                      if each not in done and each > client.horizon}  # fmt: skip
     return view
-
-
-def expected_offers(client: GroupClient) -> list[Procedure[None]]:
-    """Reads of the offers that a listing beside them may show: then they need no reads after it."""
-    client.coming -= {each.instant for each in (client.known.window if client.known else ())}
-    keys = {timeline_key(client.names, each, "offer") for each in client.coming}
-    unread = sorted(keys - {key for key, _ in client.read})
-    return [read_offer(client.read, key) for key in unread[:EXPECTED_MAX]]
-
-
-def read_offer(offers: Offers, key: str) -> Procedure[None]:
-    found = yield from read(key)
-    if isinstance(found, Found):
-        offers[key, found.version] = parse_offer(found.body)
 
 
 def look_whole(client: GroupClient) -> Procedure[GroupView]:
@@ -235,16 +220,21 @@ def open_offers(view: GroupView) -> Procedure[list[Offer]]:
 def offered(view: GroupView) -> tuple[list[Offer], list[str]]:
     """The open offers that say all by their names, and the keys of those that must be read.
 
-    Without those that were read before, and were no offer: a tombstone stays one.
+    Without those that were read before, and were no offer: a tombstone stays one. `T.offer` is one,
+    or the owner's later word.
     """
     found, keys = list[Offer](), list[str]()
     for key in sorted(view.keys):
-        if key.endswith(".offer") and is_open(view, instant_in(key)):
+        if not key.endswith((*MAY_BE_READ, ".append")) or not is_open(view, instant_in(key)):
+            continue
+        name, later = key.rpartition("/")[2], timeline_key(view.names, instant_in(key), "offer")
+        if key != later and later in view.keys:
+            continue
+        if by_name := blind_offer(name) or rewrite_offer(name, view.fence):
+            found.append(by_name)
+        elif key.endswith(MAY_BE_READ):
             ended = view.read.get((key, view.versions.get(key)), key) is None
             keys += [] if ended else [key]
-        elif key.endswith(".append") and (by_name := blind_offer(key.rpartition("/")[2])):
-            refused = timeline_key(view.names, by_name.instant, "offer") in view.keys
-            found += [by_name] if is_open(view, by_name.instant) and not refused else []
     return found, keys
 
 

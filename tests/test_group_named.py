@@ -1,0 +1,198 @@
+"""The offer of an upsert or a delete whose name says all that its decider needs."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_group_table import HOW, contending, judged, published, rows, spy
+
+from lockkit.clock import Clock
+from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
+from lockkit.runtime import Procedure, run
+from lockkit.stores import Store, open_store
+from lockkit.table import Table
+from lockkit.table.format.timeline import V9
+from lockkit.table.occ.fence import FENCE_KEY, NO_INSTANT, digest
+from lockkit.table.occ.group.client import GroupClient, GroupWrite, timeline_key
+from lockkit.table.occ.group.combine import combine
+from lockkit.table.occ.group.decision import GroupFence, Offer, decide
+from lockkit.table.occ.group.fence import (
+    NAME_MAX,
+    _shared,
+    format_group_fence,
+    format_offer,
+    packed,
+    parse_offer,
+    rewrite_name,
+    rewrite_offer,
+    tombstone,
+    unpacked,
+)
+from lockkit.table.occ.group.offer import offer, offered_as
+from lockkit.table.occ.group.view import look, offered, open_offers
+
+T1, T2, T3 = "20260101000000000", "20260101000000008", "20260101000000016"
+GROUP = frozenset({("EU", "00000001-0123456789abcdef0123-0")})
+OLD, BODY = b"a commit that says much of its files", b"a commit that says more of its files"
+
+
+def offer_of(instant: str, body: bytes, base: int = 0, **more: bool) -> Offer:
+    return Offer(instant, base, GROUP, digest(body), "c" * 16, reserved=True, table="t",
+                 body=packed(body), **more)  # fmt: skip
+
+
+FENCE = decide(GroupFence("a", "t", completion=NO_INSTANT), [offer_of(T1, OLD)], attempt="b")
+MINE = offer_of(T2, BODY, 1)
+NAME = rewrite_name(MINE, BODY, FENCE)
+
+
+def test_a_name_says_the_whole_offer_with_what_the_commit_will_say() -> None:
+    assert NAME.startswith(f"{T2}.1.") and len(NAME) <= NAME_MAX
+    assert rewrite_offer(NAME, FENCE) == MINE
+    later = decide(FENCE, [offer_of(T3, b"another")], attempt="c")
+    assert rewrite_offer(NAME, later) == MINE, "the next fence has that decision, too"
+    after = decide(later, [rewrite_offer(NAME, later) or MINE], attempt="d")
+    assert unpacked(after.window[-1]) == BODY, "so the next upserts read no file"
+
+
+def test_an_offer_that_fits_no_name_is_one_that_must_be_read() -> None:
+    """What the commit says is too much, or the fence has no decision that says alike."""
+    much = b"".join(sha256(bytes([n])).digest() for n in range(9))
+    large, empty = offer_of(T2, much, 1), GroupFence("a", "t")
+    assert packed(much)
+    for mine, body, fence in ((large, much, FENCE), (MINE, BODY, empty),
+                              (replace(MINE, body=""), BODY, FENCE)):  # fmt: skip
+        assert rewrite_name(mine, body, fence) == ""
+        assert offered_as(V9, mine, body, fence) == (timeline_key(V9, T2, "offer"),
+                                                     format_offer(mine))  # fmt: skip
+
+
+def renamed(said: bytes, shared: bytes, wbits: int = 15) -> str:
+    packing = zlib.compressobj(9, wbits=wbits, zdict=shared)
+    text = base64.urlsafe_b64encode(packing.compress(said) + packing.flush()).decode()
+    return f"{T2}.1.{text.rstrip('=')}.rewrite"
+
+
+def test_a_name_that_is_damaged_or_belongs_elsewhere_is_no_offer() -> None:
+    end = len(".rewrite")
+    cut = [NAME[: -end - n] + NAME[-end:] for n in range(1, 40)] + [NAME[:-1], NAME[1:]]
+    other = [NAME[:at] + ("A" if NAME[at] != "A" else "B") + NAME[at + 1 :]
+             for at in range(len(T2) + 3, len(NAME) - end - 1)]  # fmt: skip
+    assert [rewrite_offer(each, FENCE) for each in cut + other] == [None] * len(cut + other)
+    elsewhere = [replace(FENCE, table="u"), replace(FENCE, schema="d" * 16),
+                 replace(FENCE, window=(replace(FENCE.window[0], body=""),)),
+                 replace(FENCE, first=2, window=()),
+                 decide(GroupFence("a", "t"), [offer_of(T1, BODY)], attempt="b")]  # fmt: skip
+    assert [rewrite_offer(NAME, each) for each in elsewhere] == [None] * 5
+    at = [NAME.replace(".1.", each) for each in (".2.", ".1.1.", f".{'9' * 20}.", ".\u0661.", "..")]
+    odd = [*at, "", ".rewrite", NAME.replace(T2, T3), NAME.replace(T2, "9" * 17), NAME + "\n",
+           f"{T2}.1.{'-' * 240}.rewrite", NAME.replace(".rewrite", ".append")]  # fmt: skip
+    assert [rewrite_offer(each, FENCE) for each in odd] == [None] * len(odd)
+
+
+def test_a_hostile_name_expands_to_no_more_than_a_commit_may_say() -> None:
+    shared = _shared(T2, [1], FENCE)
+    head = format_offer(replace(MINE, sha256="", body=""))
+    assert rewrite_offer(renamed(head + b"\n" + BODY, shared), FENCE) == MINE
+    bomb = renamed(head + b"\n" + b"x" * 100_000, shared)
+    for each in (bomb, renamed(head, shared), renamed(tombstone(T2) + b"\n" + BODY, shared),
+                 renamed(b"[]\n" + BODY, shared), renamed(head + b"\n", shared),
+                 renamed(head + b"\n" + BODY, b"other" + shared)):  # fmt: skip
+        assert len(each) < 500 and rewrite_offer(each, FENCE) is None
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A table's store: the fence, and an instant that is reserved and offered by its name."""
+    made = open_store(f"file://{tmp_path}/orders")
+    for key, body in {FENCE_KEY: format_group_fence(FENCE), V9.folder + NAME: format_offer(MINE),
+                      timeline_key(V9, T2, "requested"): b"mine"}.items():  # fmt: skip
+        made.put(key, body, IfAbsent())
+    return made
+
+
+def asked_of(store: Store, way: Procedure[Any]) -> tuple[Any, list[str]]:
+    """Its result, and the keys that it read."""
+    asked, get = list[str](), store.get
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "get", lambda key, **how: (asked.append(key), get(key, **how))[1])
+        return run(way, store, Clock()), asked
+
+
+def test_no_client_reads_an_offer_whose_name_says_all(store: Store) -> None:
+    done, asked = asked_of(store, combine(client := GroupClient(names=V9)))
+    assert done and asked == [FENCE_KEY] and client.known
+    assert client.known.window[-1].instant == T2 and unpacked(client.known.window[-1]) == BODY
+
+
+def test_an_offer_is_read_if_the_fence_repeats_no_more_what_its_name_refers_to(
+    store: Store,
+) -> None:
+    first = replace(FENCE, window=(replace(FENCE.window[0], body=""),), published=1)
+    there = store.get(FENCE_KEY)
+    assert isinstance(there, Found)
+    store.put(FENCE_KEY, format_group_fence(first), IfVersion(there.version))
+    done, asked = asked_of(store, combine(client := GroupClient(names=V9)))
+    assert done and asked == [FENCE_KEY, V9.folder + NAME] and client.known
+    assert unpacked(client.known.window[-1]) == BODY
+
+
+def test_a_tombstone_ends_it_and_a_later_word_of_its_owner_counts(store: Store) -> None:
+    later, client = replace(MINE, base=7), GroupClient(names=V9)
+    key = timeline_key(V9, T2, "offer")
+    store.put(key, format_offer(later), IfAbsent())
+    assert run(open_offers(run(look(client), store, Clock())), store, Clock()) == [later]
+    there = store.get(key)
+    assert isinstance(there, Found)
+    store.put(key, tombstone(T2), IfVersion(there.version))
+    view = run(look(client), store, Clock())
+    assert run(open_offers(view), store, Clock()) == [] and offered(view) == ([], [])
+
+
+def test_an_owner_raises_the_base_of_a_named_offer_by_an_object_of_its_own(store: Store) -> None:
+    """Since it knew the fence, more was decided than the window still names."""
+    client = GroupClient(names=V9, known=FENCE, groups_of=lambda _: frozenset())
+    ended = replace(FENCE, first=7, window=(), published=6, round=9, attempt="c")
+    there = store.get(FENCE_KEY)
+    assert isinstance(there, Found)
+    store.put(FENCE_KEY, format_group_fence(ended), IfVersion(there.version))
+    write = GroupWrite(T2, "mine", 1, frozenset(), "", GROUP, "c" * 16, body=BODY, table="t",
+                       surveyed=True)  # fmt: skip
+    assert run(offer(client, write), store, Clock()) == "commit"
+    assert write.offered == V9.folder + NAME and client.known.window[-1].seq == 7
+    said = store.get(timeline_key(V9, T2, "offer"))
+    assert isinstance(said, Found) and parse_offer(said.body) == replace(MINE, base=6)
+
+
+def test_an_upsert_is_decided_by_another_client_that_has_its_name_alone(tmp_path: Path) -> None:
+    url, asked, mine = f"file://{tmp_path}/orders", list[str](), list[str]()
+    Table.create(url, **HOW).close()
+    with Table(url) as one, Table(url) as other:
+        contending(one, other)
+
+        def meanwhile(request: str) -> None:
+            mine.append(request)
+            if request == f"put {FENCE_KEY}" and len(met) < 1:
+                met.append(other.upsert(rows("b", v=3)).instant)
+            elif mine[-2].endswith(".rewrite") and len(met) < 2:
+                spy(other, asked.append)
+                met.append(other.upsert(rows("b", v=4)).instant)
+
+        met: list[str] = []
+        mine.append("")
+        spy(one, meanwhile)
+        done = one.upsert(rows("a", v=5))
+        published(one)
+        published(other)
+    assert len(met) == 2 and done.instant in str(mine)
+    named = [each for each in mine if each.endswith(".rewrite")]
+    assert len(named) == 1 and named[0].startswith("put")
+    assert not [each for each in asked if each.startswith("get") and "timeline" in each]
+    assert len([each for each in mine if each == f"put {FENCE_KEY}"]) == 1, "the other one decided"
+    assert judged(url) == {"a": 5, "b": 4}
