@@ -42,9 +42,9 @@ GROUP = frozenset({("EU", "00000001-0123456789abcdef0123-0")})
 OLD, BODY = b"a commit that says much of its files", b"a commit that says more of its files"
 
 
-def offer_of(instant: str, body: bytes, base: int = 0, **more: bool) -> Offer:
+def offer_of(instant: str, body: bytes, base: int = 0) -> Offer:
     return Offer(instant, base, GROUP, digest(body), "c" * 16, reserved=True, table="t",
-                 body=packed(body), **more)  # fmt: skip
+                 body=packed(body))  # fmt: skip
 
 
 FENCE = decide(GroupFence("a", "t", completion=NO_INSTANT), [offer_of(T1, OLD)], attempt="b")
@@ -120,8 +120,13 @@ def store(tmp_path: Path) -> Store:
 def asked_of(store: Store, way: Procedure[Any]) -> tuple[Any, list[str]]:
     """Its result, and the keys that it read."""
     asked, get = list[str](), store.get
+
+    def spied(key: str, **how: Any) -> Any:
+        asked.append(key)
+        return get(key, **how)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "get", lambda key, **how: (asked.append(key), get(key, **how))[1])
+        patch.setattr(store, "get", spied)
         return run(way, store, Clock()), asked
 
 
@@ -165,7 +170,7 @@ def test_an_owner_raises_the_base_of_a_named_offer_by_an_object_of_its_own(store
     write = GroupWrite(T2, "mine", 1, frozenset(), "", GROUP, "c" * 16, body=BODY, table="t",
                        surveyed=True)  # fmt: skip
     assert run(offer(client, write), store, Clock()) == "commit"
-    assert write.offered == V9.folder + NAME and client.known.window[-1].seq == 7
+    assert write.offered == V9.folder + NAME and client.known and client.known.window[-1].seq == 7
     said = store.get(timeline_key(V9, T2, "offer"))
     assert isinstance(said, Found) and parse_offer(said.body) == replace(MINE, base=6)
 
@@ -179,20 +184,46 @@ def test_an_upsert_is_decided_by_another_client_that_has_its_name_alone(tmp_path
         def meanwhile(request: str) -> None:
             mine.append(request)
             if request == f"put {FENCE_KEY}" and len(met) < 1:
-                met.append(other.upsert(rows("b", v=3)).instant)
+                met.append(other.upsert(rows("b", v=3)))
             elif mine[-2].endswith(".rewrite") and len(met) < 2:
                 spy(other, asked.append)
-                met.append(other.upsert(rows("b", v=4)).instant)
+                met.append(other.upsert(rows("b", v=4)))
 
-        met: list[str] = []
+        met: list[object] = []
         mine.append("")
         spy(one, meanwhile)
-        done = one.upsert(rows("a", v=5))
+        one.upsert(rows("a", v=5))
         published(one)
         published(other)
-    assert len(met) == 2 and done.instant in str(mine)
+    assert len(met) == 2
     named = [each for each in mine if each.endswith(".rewrite")]
     assert len(named) == 1 and named[0].startswith("put")
     assert not [each for each in asked if each.startswith("get") and "timeline" in each]
     assert len([each for each in mine if each == f"put {FENCE_KEY}"]) == 1, "the other one decided"
     assert judged(url) == {"a": 5, "b": 4}
+
+
+def test_who_comes_after_the_next_decision_lists_beside_its_look(store: Store) -> None:
+    """Its listing showed the earlier one offered; so it decides with a listing, and a fence, that
+    it has read at once."""
+    client, asked = GroupClient(names=V9, known=FENCE), list[str]()
+    write = GroupWrite(T3, "mine", 1, frozenset({T1}), "", frozenset({("EU", "another")}),
+                       "c" * 16, body=BODY, table="t", surveyed=True, follows=True,
+                       earlier=frozenset({T2}), next=True)  # fmt: skip
+    first = GroupClient(names=V9)
+
+    def spied(prefix: str, **how: Any) -> Any:
+        asked.append(prefix)
+        return listed(prefix, **how)
+
+    def looked(key: str, **how: Any) -> Any:
+        asked.append(key)
+        return got(key, **how)
+
+    assert run(combine(first), store, Clock())
+    got, listed = store.get, store.list
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "get", looked)
+        patch.setattr(store, "list", spied)
+        assert run(offer(client, write), store, Clock()) == "commit"
+    assert sorted(asked) == sorted([FENCE_KEY, V9.prefix]), "at once, and nothing else"

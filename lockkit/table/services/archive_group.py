@@ -28,6 +28,7 @@ from lockkit.table.occ.covered import HARMLESS
 from lockkit.table.occ.group.client import GroupClient, instant_in
 from lockkit.table.occ.group.combine import replace_group_fence
 from lockkit.table.occ.group.decision import close_for, without_oldest
+from lockkit.table.occ.group.fence import OFFERS
 from lockkit.table.occ.group.offer import pause_s
 from lockkit.table.occ.group.view import GroupView, is_completed, look
 
@@ -83,8 +84,7 @@ def decide_nothing_until(client: GroupClient, until: str) -> Procedure[None]:
 
 def strays(entries: Iterable[ListEntry], standing: Collection[str], archived: str) -> list[str]:
     """The offers and the tombstones of instants that nobody asks for any more."""
-    offers = {each.key: instant_in(each.key) for each in entries
-              if each.key.endswith((".offer", ".append", ".rewrite"))}  # fmt: skip
+    offers = {each.key: instant_in(each.key) for each in entries if each.key.endswith(OFFERS)}
     return [key for key, of in offers.items() if of <= archived and of not in standing]
 
 

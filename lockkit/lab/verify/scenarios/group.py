@@ -61,6 +61,7 @@ from lockkit.table.occ.group.decision import (
     refuse,
 )
 from lockkit.table.occ.group.fence import (
+    OFFERS,
     PACKED_MAX,
     format_group_fence,
     format_offer,
@@ -437,7 +438,7 @@ class GroupRun(SeedRun):
         for instant in leaving:
             yield from create(ARCHIVE + instant, b"archived")
         entries = yield from listing(self.names.prefix)
-        for state in (".requested", ".append", ".rewrite", ".offer", ".inflight", ".commit"):
+        for state in (".requested", *OFFERS, ".inflight", ".commit"):
             for each in entries:
                 if each.key.endswith(state) and instant_in(each.key) in leaving:
                     yield from delete(each.key)

@@ -207,6 +207,8 @@ class GroupWrite:
     """Whether that listing shows an earlier commit under way, whose owner may decide this one."""
     earlier: frozenset[str] = frozenset()
     """The earlier instants that are under way by that listing."""
+    next: bool = False
+    """Whether it shows all of these offered: then it is this write's turn after their decision."""
 
     def see(self, fence: GroupFence) -> None:
         """Raise the base to the last decision up to which its snapshot has all."""

@@ -38,6 +38,8 @@ from lockkit.table.occ.group.decision import (
 M = TypeVar("M")
 PACKED_MAX, UNPACKED_MAX = 2_000, 64_000
 """Only a smaller inflight file is repeated in its offer, and in the fence."""
+OFFERS = (".offer", ".append", ".rewrite")
+"""How the names of offers end."""
 NAME_MAX, LIKE_MAX = 255, 3
 """Of an offer's name: more is no name of a file, nor of MinIO's. And of so many decisions it says
 only how it differs."""

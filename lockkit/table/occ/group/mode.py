@@ -36,7 +36,7 @@ from lockkit.table.occ.fence import (
 from lockkit.table.occ.group.client import GroupClient
 from lockkit.table.occ.group.combine import replace_group_fence
 from lockkit.table.occ.group.decision import GroupFence, is_proven
-from lockkit.table.occ.group.fence import format_group_fence
+from lockkit.table.occ.group.fence import OFFERS, format_group_fence
 from lockkit.table.occ.group.offer import pause_s
 from lockkit.table.occ.group.outcomes import publish
 from lockkit.table.occ.group.view import look
@@ -120,9 +120,8 @@ def _begun(now: Timeline, config: TableConfig) -> Procedure[str]:
     """The greatest instant that is begun, offered or over. One that was rolled back left no file:
     the instant of its rollback is greater.
     """
-    begun_or_offered = (".requested", ".offer", ".append", ".rewrite")
     offers = [each[:17] for each in now.foreign
-              if each.endswith(begun_or_offered) and is_instant(each[:17])]  # fmt: skip
+              if each.endswith((".requested", *OFFERS)) and is_instant(each[:17])]  # fmt: skip
     begun, wall_ms = max([NO_INSTANT, *now.pending, *offers]), (yield WallMs())
     if is_ahead(begun, wall_ms, config.accepted):
         raise TableBlocked(

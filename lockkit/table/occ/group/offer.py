@@ -53,7 +53,10 @@ PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
 LOOK_TRIPS = (1.25, 0.75, 1.25, 1.75)
 APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 2.0, 1.5)
 """When a client looks whether it is decided: after an older offer, after its own one. An upsert
-that sees others decided then waits until the next one has listed, read the offers, and decided."""
+that sees others decided then waits until the next one has listed, and decided."""
+NEXT_TRIPS = 0.5
+"""When one looks whose listing showed the offers of all earlier ones: the next decision has these,
+and it decides what comes after them."""
 ROUND_TRIPS, RANK_MAX, ROUNDS_MAX = 2, 4, 4
 """Where the fence takes one write a second: so many round trips after the next one is due a client
 looks, that often again for each older offer up to so many, and for so many replacements."""
@@ -89,7 +92,10 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     if version and settled is made:
         client.read[key, version] = write.offer()
     version = version if key == own else ""
-    if view is None:
+    if view is None and write.next and not client.is_slow:
+        yield Sleep(client.trip_ms / 1000 * NEXT_TRIPS)
+        view = yield from look(client)
+    elif view is None:
         trips = APPEND_TRIPS if write.blind else UPSERT_TRIPS
         waits = await_decision(client, write.instant, trips, write.earlier)
         if client.is_slow:

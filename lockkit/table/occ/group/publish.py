@@ -46,7 +46,7 @@ from lockkit.table.occ.group.client import (
 from lockkit.table.occ.group.combine import replace_group_fence
 from lockkit.table.occ.group.commit import decided
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
-from lockkit.table.occ.group.fence import read_group_fence
+from lockkit.table.occ.group.fence import OFFERS, read_group_fence
 from lockkit.table.occ.group.gone import confirmed, is_gone, note_gone
 from lockkit.table.occ.group.outcomes import bury, is_publisher, publish_round
 from lockkit.table.occ.group.process import process_of
@@ -118,6 +118,8 @@ def publish_together(
         others = _under_way(instant, append.beside) - {each.instant for each in window}
         write.earlier = frozenset(each for each in others if each < instant)
         write.follows = bool(write.earlier)
+        offers = {each[:17] for each in append.beside.foreign if each.endswith(OFFERS)}
+        write.next = bool(write.earlier) and write.earlier <= offers
     write.follows &= write.listed
     open_ = (each for each in write.earlier - client.own if not decision_in(client.known, each))
     if write.listed and any(open_):  # what is decided may be its own, and is only not published

@@ -36,6 +36,7 @@ from lockkit.table.occ.group.decision import (
     reaches,
 )
 from lockkit.table.occ.group.fence import (
+    OFFERS,
     blind_offer,
     is_tombstone,
     parse_group_fence,
@@ -45,7 +46,6 @@ from lockkit.table.occ.group.fence import (
 )
 
 STARTED = ("requested", "commit.requested", "inflight")
-MAY_BE_READ = (".offer", ".rewrite")
 OFFERS_MAX = 256
 """So many offers that it has read a client keeps."""
 
@@ -105,7 +105,7 @@ def look(client: GroupClient, *, at_known: bool = False) -> Procedure[GroupView]
         client.knows(fence, version)
     assert fence is not None
     decided = known_decisions(before, fence)
-    versions = {each.key: each.version for each in entries if each.key.endswith(MAY_BE_READ)}
+    versions = {each.key: each.version for each in entries if each.key.endswith(OFFERS)}
     if len(client.read) > OFFERS_MAX:
         client.read.clear()
     view = GroupView(fence, version, decided, plain_keys(entries), client.horizon, versions,
@@ -225,14 +225,14 @@ def offered(view: GroupView) -> tuple[list[Offer], list[str]]:
     """
     found, keys = list[Offer](), list[str]()
     for key in sorted(view.keys):
-        if not key.endswith((*MAY_BE_READ, ".append")) or not is_open(view, instant_in(key)):
+        if not key.endswith(OFFERS) or not is_open(view, instant_in(key)):
             continue
         name, later = key.rpartition("/")[2], timeline_key(view.names, instant_in(key), "offer")
         if key != later and later in view.keys:
             continue
         if by_name := blind_offer(name) or rewrite_offer(name, view.fence):
             found.append(by_name)
-        elif key.endswith(MAY_BE_READ):
+        elif not key.endswith(".append"):
             ended = view.read.get((key, view.versions.get(key)), key) is None
             keys += [] if ended else [key]
     return found, keys
