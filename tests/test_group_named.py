@@ -13,6 +13,7 @@ import pytest
 from test_group_table import HOW, contending, judged, published, rows, spy
 
 from lockkit.clock import Clock
+from lockkit.errors import StoreError
 from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
 from lockkit.runtime import Procedure, run
 from lockkit.stores import Store, open_store
@@ -222,3 +223,25 @@ def test_who_comes_after_the_next_decision_lists_beside_its_look(store: Store) -
         patch.setattr(store, "list", spied)
         assert run(offer(client, write), store, Clock()) == "commit"
     assert sorted(asked) == sorted([FENCE_KEY, V9.prefix]), "at once, and nothing else"
+
+
+def test_a_store_that_takes_no_key_of_that_length_has_the_offer_under_a_short_one(
+    store: Store,
+) -> None:
+    """A key has at most 1,024 bytes on S3; some file systems take 143 of a name."""
+    put, asked = store.put, list[str]()
+
+    def refused(key: str, *args: Any, **how: Any) -> Any:
+        asked.append(key)
+        if key.endswith(".rewrite"):
+            raise StoreError("KeyTooLongError")
+        return put(key, *args, **how)
+
+    write = GroupWrite(T2, "mine", 1, frozenset(), "", GROUP, "c" * 16, body=BODY, table="t",
+                       surveyed=True, follows=True)  # fmt: skip
+    store.delete(V9.folder + NAME)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "put", refused)
+        way = offer(GroupClient(names=V9, known=FENCE), write)
+        assert run(way, store, Clock()) == "commit"
+    assert asked[:2] == [V9.folder + NAME, timeline_key(V9, T2, "offer")]
