@@ -34,6 +34,7 @@ from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import V9, instant_ms, instant_of, parse_timeline
 from lockkit.table.occ import late
 from lockkit.table.occ.commit import EpochGuard, StateChange
+from lockkit.table.occ.late import load_leavers
 from lockkit.table.occ.rollback import RollbackRefused
 from lockkit.table.occ.transaction import TableCache, first_file
 from lockkit.table.services import archive as archiving
@@ -81,6 +82,31 @@ def version(request: pytest.FixtureRequest) -> int:
 
 def forget_checkpoint(folder: Path) -> None:
     (folder / ".hoodie/.lockkit/checkpoint.json").unlink()
+
+
+@pytest.mark.parametrize("action", ["rollback", "clean"])
+def test_what_is_completed_between_the_archivers_two_listings_stays(
+    tmp_path: Path, version: int, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is older than the archive's newest instant, as what a paused process finishes may be."""
+    table, _ = made(tmp_path, version, commits=12)
+    done = list[Path]()
+
+    def completing(*of: Any) -> Procedure[Any]:
+        if not done:
+            at = old if version == 9 else None
+            done.append(tmp_path / config.names.completed(old, action, at))
+            done[0].write_bytes(b"another process finished it")
+        return load_leavers(*of)
+
+    with table:
+        assert table.archive(keep_min=6, keep_max=7) is not None
+        config, _ = run(load_config(), table.store, Clock())
+        newest = max(each.instant for each in run(load_archived(config), table.store, Clock()))
+        old = instant_of(instant_ms(newest) - 1)
+        monkeypatch.setattr(archiving, "load_leavers", completing)
+        assert table.archive(keep_min=3, keep_max=4) is not None
+        assert done[0].exists()
 
 
 @pytest.mark.parametrize("mode", ["fenced", "hudi"])

@@ -337,6 +337,8 @@ def test_a_damaged_plan_is_shown_and_can_be_taken_away(
         code, said = cli(capsys, "show", url)
         away = f"lockkit table rollback {url} --instant 20260101000000000"
         assert code == 1 and "its plan is damaged" in said and away in said
+        (told,) = json.loads(cli(capsys, "show", url, "--json")[1])["pending"]
+        assert away in told["damaged"]
         assert "1 pending: lockkit table show" in cli(capsys, "rollback", url)[1]
         stopped = begun and action != "clean"
         if stopped:  # one of Hudi's may have it in memory

@@ -33,7 +33,8 @@ ABOUT = "Shows a table, runs its services, rolls dead writers back, or repairs i
 SHOW = """\
 Shows the mode and version of the table, its latest instants, the pending ones and whether their
 writers are alive, the last decision of the fence, and the instant that holds incremental readers
-back (table version 6). It only reads. Exit 0; 1 if a dead writer left an instant pending."""
+back (table version 6). It only reads. Exit 0; 1 if a dead writer left an instant pending, or a plan
+is damaged."""
 
 SHOW_EXAMPLE = """\
 lockkit table show s3://bucket/table
@@ -146,7 +147,8 @@ def _as_json(
         "pending": [
             {"instant": each.instant, "action": each.action, "inflight": each.inflight,
              "lives": each.lives, "ended": each.heartbeat.ended, "age_ms": each.age_ms,
-             "heartbeat": each.heartbeat.version is not None, "holder": each.heartbeat.holder}
+             "heartbeat": each.heartbeat.version is not None, "holder": each.heartbeat.holder,
+             "damaged": completed(each.damaged)}
             for each in found.pending],
         "held_back": None if held is None else {
             "instant": held.instant, "since": held.since, "alive": held.alive,

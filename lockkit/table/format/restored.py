@@ -23,7 +23,7 @@ def without_taken_back(now: Any, names: Any) -> Procedure[Any]:
         name: {each: of for each, of in getattr(now, name).items() if each not in gone}
         for name in ("completed", "pending")
     }
-    return replace(now, **left, inflight=now.inflight - gone.keys())
+    return replace(now, **left, inflight=now.inflight - gone.keys(), taken_back=frozenset(gone))
 
 
 def is_kept_name(now: Any, instant: str, action: str) -> bool:

@@ -73,6 +73,8 @@ class Timeline:
     """Whether each is completed; also of those that a commit of the same millisecond hides."""
     doubled: frozenset[str] = frozenset()
     """Instants that more than one action requested: each creates a file of its own name."""
+    taken_back: frozenset[str] = frozenset()
+    """Instants that a restore took back and whose names it keeps; they are in none of the above."""
     first: Mapping[tuple[str, str], Version | None] = field(
         default_factory=lambda: MappingProxyType({})
     )

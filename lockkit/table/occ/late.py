@@ -92,12 +92,15 @@ def load_leavers(
     """
     names, entries = config.names, (yield from listing(config.names.prefix))
     parsed = parse_timeline(entries, names)
-    every = replace(now, completed={**parsed.completed, **now.completed})
+    every = replace(now, completed={**parsed.completed, **now.completed},
+                    completion={**parsed.completion, **now.completion})  # fmt: skip
+    # Not all that this listing has more: a rollback or a clean may have been completed meanwhile.
+    kept = frozenset(parsed.completed.keys() & now.taken_back)
     here = {each for each, action in now.completed.items()
             if action in ARCHIVED_ACTIONS and each not in now.savepoints}  # fmt: skip
     has = archive or (yield from _latest(config, now, here))
-    return Leavers(frozenset(here & has), frozenset(every.completed.keys() - now.completed.keys()),
-                   max(has, default=""), every, _by_instant(entries, names),
+    return Leavers(frozenset(here & has), kept, max(has, default=""), every,
+                   _by_instant(entries, names),
                    tuple(name(*each) for each in now.first
                          if each[0] not in every.completed and is_kept_name(now, *each)
                          for name in (names.inflight, names.requested)))  # fmt: skip
