@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -196,4 +197,7 @@ def test_a_figure_is_sent_with_its_points_first(monkeypatch: pytest.MonkeyPatch)
     made = figure_widget(go.Figure([go.Scatter(x=[1, 2], y=[3, 4])]))
     with_points = [kind for kind, traces in sent if traces is not None]
     assert with_points == ["comm_open"] and len(dict(sent)["comm_open"]) == 1
+    source = made._esm.removeprefix("const source = ").partition(";\nconst load")[0]
+    plotly = json.loads(source)  # text: to load it may take longer than a page waits for a module
+    assert plotly == str(go.FigureWidget._esm) and len(made._esm) - len(source) < 1_000
     made.comm = None

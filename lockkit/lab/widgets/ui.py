@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Callable, Hashable, Iterable
 from functools import cache
@@ -198,12 +199,34 @@ def column(name: str, *children: Any, **layout: str) -> widgets.VBox:
     return named(view, name)
 
 
+PLOTLY = """
+const load = () => globalThis.lockkitPlotly ??=
+  import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
+export default () => {
+  let made;  // one for each figure
+  const make = (model) => made ??= load().then(({ default: plotly }) => {
+    const figure = plotly();
+    figure.initialize({ model });
+    return figure;
+  });
+  return {
+    initialize: ({ model }) => { make(model); },
+    render: async ({ model, el }) => (await make(model)).render({ model, el }),
+  };
+};
+"""
+"""A page takes no message for a widget whose module was not loaded within two seconds, ever again
+(anywidget 0.11). Plotly takes longer on a busy machine, so this small module loads it, once."""
+
+
 @cache
 def load_plotly() -> Any:
     """The class of plotly's widgets, filled before they are sent; its import takes seconds."""
     from plotly.graph_objects import FigureWidget
 
     class Filled(FigureWidget):  # type: ignore[misc]
+        _esm = f"const source = {json.dumps(str(FigureWidget._esm))};{PLOTLY}"
+
         def open(self) -> None:
             """A page that loads plotly shows what it was sent first: plotly sends it empty."""
             if self._config:
