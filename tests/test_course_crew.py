@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from spark_world import NO_JAVA
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
@@ -18,15 +19,8 @@ from lockkit.lab.course.program import PlainProgram, rows_of, table_of
 from lockkit.lab.course.programs import FATES, FIRST, ONCE, SKIPPED, SUMS, Programs
 from lockkit.lab.processes.process import leftovers
 from lockkit.lab.verify.check import check
-from lockkit.spark.java import NoJava, find_java
 from lockkit.stores import open_store
 from lockkit.table import read_table
-
-try:
-    find_java()
-    NO_JAVA = ""
-except NoJava as missing:
-    NO_JAVA = str(missing)
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spark_world import APART
 
 from lockkit.clock import Clock
 from lockkit.lock.handle import Lock
 from lockkit.runtime import run
-from lockkit.spark.java import NoJava, find_java
 from lockkit.stores import Store, open_store
 from lockkit.table import Snapshot, load_snapshot, read_table
 from lockkit.table.format.properties import load_config
@@ -30,17 +30,10 @@ from lockkit.table.occ.rollback import RolledBack, roll_back
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read.reader import read_increment, read_slice
 
-try:
-    find_java()
-    NO_JAVA = ""
-except NoJava as missing:
-    NO_JAVA = str(missing)
 pytestmark = [
     pytest.mark.soak,  # in `make test`, test_guarantees.py plays the same in any schedule
-    pytest.mark.spark,
     pytest.mark.xdist_group("spark processes"),
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(bool(NO_JAVA), reason=NO_JAVA),
+    *APART,
 ]
 
 ROOT = Path(__file__).parents[1]

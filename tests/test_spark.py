@@ -16,6 +16,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from spark_world import APART, MARKS, NO_JAVA
 from waiting import until
 
 from lockkit.clock import Clock
@@ -33,16 +34,8 @@ from lockkit.table.write.groups import TargetGroup
 ROOT = Path(__file__).parents[1]
 ORDERS = ROOT / "datasets" / "orders"
 
-try:
-    find_java()
-    NO_JAVA = ""
-except NoJava as missing:
-    NO_JAVA = str(missing)
-needs_java = pytest.mark.skipif(bool(NO_JAVA), reason=NO_JAVA)
 # Two groups: one JVM in the test's own process, and Spark's processes one test after another.
-anywhere = [pytest.mark.spark, pytest.mark.timeout(240), needs_java]
-spark = [*anywhere, pytest.mark.xdist_group("spark processes")]
-in_process = [*anywhere, pytest.mark.xdist_group("spark")]
+spark = [*APART, pytest.mark.xdist_group("spark processes")]
 
 
 def wait_for(fleet: Fleet, who: str, kind: str, *, since: int = 0, timeout_s: float = 30.0) -> None:
@@ -299,7 +292,7 @@ class TestSparkWriters:
 class TestSparkOrders:
     """With the session of the other tests of the group."""
 
-    pytestmark = in_process
+    pytestmark = MARKS
 
     def test_spark_and_arrow_write_the_same_rows_for_the_same_batch(self, spark, tmp_path):
         part = OrdersPart(str(ORDERS), 2, 3)
