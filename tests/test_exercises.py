@@ -485,16 +485,6 @@ def bucket_that_remembers_in_itself(key: str, sizes: list[int]) -> int:
     return found
 
 
-class Rebound:
-    by_key: dict[str, int] = {}  # noqa: RUF012 - the mistake
-
-
-def bucket_that_binds_a_class_attribute_again(key: str, sizes: list[int]) -> int:
-    if key not in Rebound.by_key:
-        Rebound.by_key = {**Rebound.by_key, key: sizes.index(min(sizes))}
-    return Rebound.by_key[key]
-
-
 def bucket_that_remembers_in_a_module(key: str, sizes: list[int]) -> int:
     placed: dict[str, int] = vars(zlib).setdefault("placed", {})
     return placed.setdefault(key, sizes.index(min(sizes)))
@@ -506,37 +496,6 @@ def bucket_by_the_hash_method(key: str, sizes: list[int]) -> int:
 
 def bucket_that_remembers_in_the_environment(key: str, sizes: list[int]) -> int:
     return int(os.environ.setdefault(f"PLACED {key}", str(sizes.index(min(sizes)))))
-
-
-def place_by_memory(key: str, sizes: list[int]) -> int:
-    return PLACED.setdefault(str(key), sizes.index(min(sizes)))
-
-
-def bucket_that_remembers_in_another_function(key: str, sizes: list[int]) -> int:
-    return place_by_memory(key, sizes)
-
-
-class Store(Memory):
-    def __init__(self) -> None:
-        super().__init__()
-        self.own: dict[str, int] = {}
-
-
-STORE, COUNTED = Store(), 0
-
-
-def bucket_that_remembers_in_a_base_class(key: str, sizes: list[int]) -> int:
-    return Store.by_key.setdefault(str(key), sizes.index(min(sizes)))
-
-
-def bucket_that_remembers_in_an_instance(key: str, sizes: list[int]) -> int:
-    return STORE.own.setdefault(str(key), sizes.index(min(sizes)))
-
-
-def bucket_that_counts(key: str, sizes: list[int]) -> int:
-    global COUNTED
-    COUNTED += 1
-    return (COUNTED - 1 + hash(key)) % len(sizes)
 
 
 @lru_cache

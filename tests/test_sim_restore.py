@@ -13,7 +13,6 @@ from lockkit.lab.verify.sim import simulate
 from lockkit.lab.verify.table.restorer import SCENARIO
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import create
-from lockkit.table.services import restore as restoring
 
 
 def commit_stays(*_: Any, **__: Any) -> Procedure[None]:
@@ -22,14 +21,6 @@ def commit_stays(*_: Any, **__: Any) -> Procedure[None]:
 
 def looks_no_more(config: Any, instant: str, _plan: Any, _held: Any) -> Procedure[None]:
     yield from create(config.names.inflight(instant, "restore"), b"")
-
-
-set_fence = restoring.set_fence
-
-
-def opens_only(*given: Any, closed: bool) -> Procedure[None]:
-    if not closed:
-        yield from set_fence(*given, closed=False)
 
 
 def whatever_is_pending(*_: Any) -> None:

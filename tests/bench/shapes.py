@@ -10,7 +10,7 @@ import json
 import random
 import time
 import uuid
-from typing import Any, Protocol
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -32,12 +32,6 @@ def client(endpoint: str, name: str = "") -> Any:
             user_agent_extra=f"lockkit-client/{name}" if name else None,
         ),
     )
-
-
-class Shape(Protocol):
-    def acquire(self) -> None: ...
-
-    def release(self) -> None: ...
 
 
 def body(owner: str, *, expired: bool) -> bytes:
