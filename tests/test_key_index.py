@@ -128,14 +128,7 @@ def test_keys_whose_hashes_have_the_same_first_bits_are_found(
     assert_as_arrow([f"k{n}" for n in range(0, 200, 2)], [*last])
 
 
-def test_keys_are_found_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numpy", None)
-    assert_as_arrow(["a", "b"], ["b", "c", "a"])
-    assert_as_arrow(["a", "b", "a"], ["b"])
-    assert_firsts()
-
-
-def assert_firsts() -> None:
+def test_the_first_of_equal_places_is_kept_in_whichever_array_they_come() -> None:
     first = FirstPlaces(6)
     for places, kept in (
         ([], []), ([None, None], [None, None]), ([3, None, None, 4], [3, None, None, 4]),
@@ -143,7 +136,3 @@ def assert_firsts() -> None:
         ([0, 5, 4], [None, None, None]), ([None], [None]),
     ):  # fmt: skip
         assert first.of(pa.array(places, pa.int32())).to_pylist() == kept
-
-
-def test_the_first_of_equal_places_is_kept_in_whichever_array_they_come() -> None:
-    assert_firsts()

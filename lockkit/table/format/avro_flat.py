@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lockkit.table.format.log_blocks import SCHEMA, Block
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FIRST = 8
 """A block begins with its version and the number of records."""
@@ -38,12 +39,6 @@ def by_numpy(block: Block, names: Sequence[str]) -> pa.Table | None:
 
     Raises a `LookupError` or `ValueError` for a block that cannot be read.
     """
-    try:
-        import numpy as np
-    except ImportError:
-        return None
-    import pyarrow as pa
-
     fields = json.loads(block.header[SCHEMA])["fields"]
     kinds = [each for field in fields if (each := _kind(field["type"])) is not None]
     data = np.frombuffer(block.content, np.uint8)
@@ -70,8 +65,6 @@ def by_numpy(block: Block, names: Sequence[str]) -> pa.Table | None:
 
 def _kind(kind: Any) -> tuple[str, int | None, Any] | None:
     """A plain type, which branch of its union is null, and its type in Arrow; None: another one."""
-    import pyarrow as pa
-
     null = None
     if isinstance(kind, list):
         if len(kind) != 2 or "null" not in kind:
@@ -97,8 +90,6 @@ def _alike(content: Any, count: int) -> Any:
 
     Bytes within a record may be like these too: no other record begins where that one would end.
     """
-    import numpy as np
-
     size, first = len(content), FIRST + 4
     if size < first + 4:
         return None
@@ -115,8 +106,6 @@ def _alike(content: Any, count: int) -> Any:
 
 
 def _one_by_one(content: Any, count: int) -> Any:
-    import numpy as np
-
     at, found = FIRST, list[int]()
     while len(found) < count and at <= len(content) - 4:
         (length,) = struct.unpack_from(">i", content, at)
@@ -131,8 +120,6 @@ def _one_by_one(content: Any, count: int) -> Any:
 
 def _values(data: Any, place: Place, kind: str, null: int | None) -> tuple[Any, Any, Place]:
     """A field's values, or the places of its texts; which there are, or None; where they end."""
-    import numpy as np
-
     if null is None:
         values, place = _plain(data, place, kind)
         return values, None, place
@@ -161,8 +148,6 @@ def _bytes(data: Any, place: Place) -> Any:
 
 
 def _plain(data: Any, place: Place, kind: str) -> tuple[Any, Place]:
-    import numpy as np
-
     at, plus = place
     if kind in WIDTHS:
         width = WIDTHS[kind]
@@ -192,8 +177,6 @@ def _numbers(data: Any, place: Place) -> tuple[Any, Place]:
 
     If the same one stands at each place, it is given once.
     """
-    import numpy as np
-
     (at, plus), found, shift = place, np.zeros(1, np.uint64), 0
     while True:  # as long as no number ends, their places need not be told apart
         byte = _bytes(data, Place(at, plus))
@@ -215,18 +198,12 @@ def _numbers(data: Any, place: Place) -> tuple[Any, Place]:
 
 
 def _seven(byte: Any, shift: int) -> Any:
-    import numpy as np
-
     if shift == 7 * (NUMBER_BYTES_MAX - 1) and (byte > 1).any():
         raise ValueError("has a number of more than 64 bits")
     return (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
 
 
 def _column(data: Any, values: Any, valid: Any, typed: pa.DataType) -> pa.Array:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if not isinstance(values, tuple):
         return pa.array(values, mask=None if valid is None else ~valid).cast(typed)
     texts = _texts(data, *values).view(typed)
@@ -238,9 +215,6 @@ def _column(data: Any, values: Any, valid: Any, typed: pa.DataType) -> pa.Array:
 def _texts(data: Any, begin: Place, end: Place) -> pa.Array:
     """Texts of one length are items of a size; others are every second one of the strings into
     which they cut the block."""
-    import numpy as np
-    import pyarrow as pa
-
     count, size = len(begin.at), end.plus - begin.plus
     if end.at is begin.at:
         offsets, text = np.arange(count + 1, dtype=np.int32) * np.int32(size), data[:0]

@@ -3,10 +3,10 @@
 Arrow's `index_in` and `dictionary_encode` probe a table key by key, several times slower. Here each
 key has a word of 64 bits, and those of the index are sorted. A word is the key's hash, whose first
 bits say about where it stands; equal hashes prove nothing: the keys are compared. Where they
-differ, or without numpy, Arrow does the work. Many keys are hashed by polars, if it is installed:
-in a fourth of the time. Keys of one length that differ in their last eight bytes alone, as padded
-numbers do, have these as their words: no text is hashed or compared. Those that are sought are
-sorted too, and both are merged, which costs little if they rise already, as in most files.
+differ, Arrow does the work. Many keys are hashed by polars, if it is installed: in a fourth of the
+time. Keys of one length that differ in their last eight bytes alone, as padded numbers do, have
+these as their words: no text is hashed or compared. Those that are sought are sorted too, and both
+are merged, which costs little if they rise already, as in most files.
 """
 
 from __future__ import annotations
@@ -180,11 +180,9 @@ def _hash_of(count: int) -> Callable[[pa.Array], Any]:
 
 
 def hashed(keys: pa.Array) -> Any:
-    """A hash of 64 bits of each string; None if numpy is missing or a string is null."""
-    try:
-        import numpy as np
-    except ImportError:
-        return None
+    """A hash of 64 bits of each string; None if a string is null."""
+    import numpy as np
+
     count = len(keys)
     if keys.null_count:
         return None
@@ -214,10 +212,8 @@ def hashed(keys: pa.Array) -> Any:
 
 def _last_words(keys: pa.Array) -> tuple[bytes, Any] | None:
     """What all keys begin with, and the last eight bytes of each; None if they differ before."""
-    try:
-        import numpy as np
-    except ImportError:
-        return None
+    import numpy as np
+
     count = len(keys)
     if keys.null_count or not count:
         return None
@@ -247,33 +243,24 @@ class FirstPlaces:
 
     def __init__(self, count: int) -> None:
         """Each place is less than `count`."""
-        import pyarrow as pa
+        import numpy as np
 
-        self._seen: Any = pa.array([], pa.int32())
+        self._seen = np.zeros(count, np.bool_)
         self._met = 0
-        with suppress(ImportError):
-            import numpy as np
-
-            self._seen = np.zeros(count, np.bool_)
 
     def of(self, places: pa.Array) -> pa.Array:
         """`places`, with null for each that came before."""
+        import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        found = places.drop_null()
-        if isinstance(self._seen, pa.Array):
-            known, self._seen = self._seen, pa.concat_arrays([self._seen, found]).unique()
-        else:
-            import numpy as np
-
-            values = found.to_numpy()
-            seen = self._seen[values]
-            self._seen[values] = True
-            met, self._met = self._met, int(np.count_nonzero(self._seen))
-            if self._met == met + len(values):
-                return places
-            known = pa.array(values[seen])
+        values = places.drop_null().to_numpy()
+        seen = self._seen[values]
+        self._seen[values] = True
+        met, self._met = self._met, int(np.count_nonzero(self._seen))
+        if self._met == met + len(values):
+            return places
+        known = pa.array(values[seen])
         rows = pa.table({"place": places, "row": pa.arange(0, len(places))})
         first = rows.group_by("place").aggregate([("row", "min")])["row_min"]
         is_first = pc.is_in(rows["row"].combine_chunks(), value_set=first)
