@@ -15,8 +15,10 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
+
+import pyarrow as pa
 
 from lockkit.errors import TableError
 from lockkit.spark.errors import first_line
@@ -37,8 +39,6 @@ from lockkit.spark.stream_job import (
 from lockkit.table.errors import DamagedFile, RefusedOption, UnsupportedTable
 from lockkit.table.format.schema_reading import arrow_schema
 
-if TYPE_CHECKING:
-    import pyarrow as pa
 # By default Spark ignores files that are a week older than the newest one.
 FOR_EVER = "36500d"
 # A line that is not a record ends the run: no row is dropped or filled with nulls.
@@ -249,7 +249,6 @@ def decoded(
     """
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
         from fastavro import parse_schema, schemaless_reader
         from fastavro.read import SchemaResolutionError
         from pyspark.sql.pandas.types import to_arrow_schema

@@ -10,7 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
@@ -20,9 +24,6 @@ from lockkit.stores import Store
 from lockkit.table import TableConfig, Target, TaskId, WriteStat, avro_schema
 from lockkit.table.errors import RefusedOption
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 TABLE = TableConfig(
     name="orders", record_key="order_id", partition_by="region", precombine="ordered_at"
@@ -82,8 +83,6 @@ class PlainOrders:
         self.schema = avro_schema(self._rows(part.regions[0]).schema, TABLE.name)
 
     def write(self, target: Target, batches: list[RegionBatch]) -> list[WriteStat]:
-        import pyarrow.compute as pc
-
         stats = []
         work = WriteTask(self._store, target, TaskId(), Clock())
         for batch in batches:
@@ -93,10 +92,6 @@ class PlainOrders:
         return [stat for stat in stats if stat is not None]
 
     def _read(self, region: str) -> pa.Table:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
-
         rows = pq.ParquetFile(self._part.file(region)).read()
         # Base files hold microseconds, as Spark's timestamps are.
         at = rows.schema.get_field_index("ordered_at")
@@ -113,8 +108,6 @@ class SparkOrders:
         self._part = part
         self._place = place
         self._frame = spark.read.parquet(*[part.file(region) for region in part.regions])
-        import pyarrow.parquet as pq
-
         self.schema = avro_schema(pq.read_schema(part.file(part.regions[0])), TABLE.name)
 
     def write(self, target: Target, batches: list[RegionBatch]) -> list[WriteStat]:
@@ -134,21 +127,14 @@ class SparkOrders:
 
 
 def _number(rows: pa.Table) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     return pc.cast(pc.utf8_slice_codeunits(rows["order_id"], 1), pa.int64())
 
 
 def _turn(rows: pa.Table, count: int) -> Any:
-    import pyarrow.compute as pc
-
     return _modulo(pc.divide(_number(rows), count), BATCHES)
 
 
 def _modulo(numbers: Any, by: int) -> Any:
-    import pyarrow.compute as pc
-
     return pc.subtract(numbers, pc.multiply(pc.divide(numbers, by), by))
 
 

@@ -26,7 +26,6 @@ from lockkit.table.format.row_partitions import partition_numbers
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.read.bucket_groups import BucketGroups, buckets_of
 from lockkit.table.read.log_slice import LogSlice
-from lockkit.table.read.merging_logs import logged_keys
 from lockkit.table.read.reader import Scan
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.write.log import key_scan
@@ -209,6 +208,8 @@ class KeyReader:
     def tables(self, of: Slice) -> Iterator[tuple[pa.Table, bool]]:
         """Keys, with precombine values or nulls, and whether they are `LIVE`."""
         import pyarrow as pa
+
+        from lockkit.table.read.merging_logs import logged_keys
 
         for batch in slice_rows(self.place, self.scan, of, self.kinds) if self.live else ():
             yield pa.Table.from_batches([batch]), True

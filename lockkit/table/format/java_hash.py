@@ -8,10 +8,10 @@ colon is read as `field:value,field:value`, whatever the key generator, as in Hu
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+import pyarrow as pa
+import pyarrow.compute as pc
 
 _INT = 0x7FFFFFFF
 _PLACEHOLDERS = {"__null__": None, "__empty__": ""}
@@ -19,9 +19,6 @@ _PLACEHOLDERS = {"__null__": None, "__empty__": ""}
 
 def bucket_of(keys: pa.Array, buckets: int, fields: Collection[str]) -> pa.Array:
     """The bucket of each record key, from 0; `fields` are those of the key. No key may be null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     keys = pc.cast(keys, pa.string())
     lengths = pc.binary_length(keys)
     several = pc.and_(pc.match_substring(keys, ","), pc.match_substring(keys, ":"))
@@ -81,9 +78,6 @@ def _string_hash(text: str) -> int:
 
 def _of_length(keys: pa.Array, length: int) -> pa.Array:
     """The hashes of ASCII strings of one length, each the only value of its key."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     by, value = pa.scalar(31, pa.uint32()), pa.repeat(pa.scalar(0, pa.uint32()), len(keys))
     for at in range(length):
         byte: Any = pc.binary_slice(keys, at, at + 1)

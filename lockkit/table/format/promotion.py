@@ -8,20 +8,19 @@ one digit more than they need, and so other doubles. The same holds inside struc
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as is_
 
 from lockkit.table.errors import UnsupportedTable
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 JAVA = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def is_promoted(stored: pa.DataType, kind: pa.DataType) -> bool:
     """Whether Arrow's own cast may give other values than Hudi reads."""
-    import pyarrow.types as is_
-
     if stored.id == kind.id and (count := kind.num_fields) and stored.num_fields == count:
         inner = zip(map(stored.field, range(count)), map(kind.field, range(count)), strict=True)
         renamed = is_.is_struct(kind) and stored.names != kind.names
@@ -44,9 +43,6 @@ def promoted(column: Any, kind: pa.DataType, name: str) -> Any:
 
     Raises `UnsupportedTable` where Hudi's readers would not give the same values.
     """
-    import pyarrow as pa
-    import pyarrow.types as is_
-
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([promoted(each, kind, name) for each in column.chunks], kind)
     stored = column.type
@@ -86,9 +82,6 @@ def promoted(column: Any, kind: pa.DataType, name: str) -> Any:
 
 def _offsets(column: Any) -> Any:
     """Where each list begins; null for one that is null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     there = pa.concat_arrays([column.is_valid(), pa.array([True])])
     return pc.if_else(there, column.offsets, None)
 

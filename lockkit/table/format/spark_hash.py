@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from itertools import repeat
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+import pyarrow as pa
+import pyarrow.compute as pc
 
 SEED = 42
 """Spark's own, of `org.apache.spark.sql.catalyst.expressions.XxHash64`."""
@@ -15,8 +14,6 @@ KEYS_AT_ONCE = 65_536
 
 def bucket_of(keys: pa.Array, buckets: int) -> pa.Array:
     """The bucket of each key, from 0: `pmod(xxhash64(key), buckets)`. No key may be null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
     from xxhash import xxh64_intdigest
 
     hashes = []

@@ -11,7 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from lockkit.table.errors import UnsupportedTable
 from lockkit.table.format.avro_columns import by_polars
@@ -33,9 +37,6 @@ from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.read import log_order
 from lockkit.table.read.key_index import KeyIndex
 from lockkit.table.read.log_order import DELETE_ALWAYS, FLAGGED, ROW
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 OPERATION = "_hoodie_operation"
 DELETING = ("D", "-U")
@@ -98,8 +99,6 @@ def _standing(found: LogEntries) -> LogEntries:
 
 
 def _concatenated(found: Sequence[LogEntries], columns: LogColumns) -> LogEntries:
-    import pyarrow as pa
-
     def joined(arrays: Iterable[Any], kind: pa.DataType) -> pa.Array:
         return pa.chunked_array(arrays, kind).combine_chunks()
 
@@ -117,9 +116,6 @@ def _concatenated(found: Sequence[LogEntries], columns: LogColumns) -> LogEntrie
 
 def _of_distinct_keys(found: LogEntries) -> Iterator[LogEntries]:
     """Parts in which no key comes twice."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     count = len(found.keys)
     if pc.count_distinct(found.keys, mode="all").as_py() == count:
         yield found
@@ -133,8 +129,6 @@ def _onto(old: LogEntries, new: LogEntries) -> LogEntries:
 
     The row that stands has the columns that it lacks from the other one, whichever that is.
     """
-    import pyarrow as pa
-
     completed, before = _completed(new, old), _completed(old, new)
     columns = LogColumns(pa.schema([]), old.rows.schema)
     both = _concatenated([before, completed], columns)
@@ -147,16 +141,12 @@ def _onto(old: LogEntries, new: LogEntries) -> LogEntries:
 
 def _completed(one: LogEntries, by: LogEntries) -> LogEntries:
     """The rows of `one`, with the columns that they lack from the row of their key in `by`."""
-    import pyarrow.compute as pc
-
     place = pc.index_in(one.keys, value_set=by.keys)
     rows_meet = pc.and_(pc.equal(one.kinds, ROW), pc.equal(by.kinds.take(place), ROW))
     return fill(one, by.rows.take(place), pc.fill_null(rows_meet, False), _has(by, place))
 
 
 def _has(of: LogEntries, place: Any) -> pa.Table:
-    import pyarrow as pa
-
     every = pa.repeat(pa.scalar(True), len(of.keys))
     has = of.has or pa.table([every] * of.rows.num_columns, of.rows.column_names)
     return has if place is None else has.take(place)
@@ -169,9 +159,6 @@ def fill(
 
     `rows` has as many rows as `new`, and `has` says which columns each of them has.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if new.has is None:
         return new
     columns, kept, names = [], [], new.rows.column_names
@@ -196,9 +183,6 @@ def _entries(block: Block, columns: LogColumns) -> LogEntries:
         names = [each["name"] for each in json.loads(block.header[SCHEMA])["fields"]]
         read = partial(_avro, block, types)
     elif block.kind == PARQUET:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         content = pa.BufferReader(block.content)
         file = pq.ParquetFile(content, page_checksum_verification=True)  # its footer is read once
         types = file.schema_arrow
@@ -220,8 +204,6 @@ def _wanted(columns: LogColumns, names: Sequence[str], types: pa.Schema) -> pa.S
 
     A column of the flag's name that is no boolean is a column like any other, as for Hudi.
     """
-    import pyarrow as pa
-
     fields = {columns.key: pa.string()}
     if DELETED_FLAG in types.names and types.field(DELETED_FLAG).type == pa.bool_():
         fields[DELETED_FLAG] = pa.bool_()
@@ -231,9 +213,6 @@ def _wanted(columns: LogColumns, names: Sequence[str], types: pa.Schema) -> pa.S
 
 
 def _as_entries(rows: pa.Table, columns: LogColumns, has: frozenset[str] | None) -> LogEntries:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     gone = deleted(rows)
     if OPERATION in rows.column_names:
         gone = pc.or_(gone, pc.is_in(_one(rows, OPERATION), value_set=pa.array(DELETING)))
@@ -258,8 +237,6 @@ def _parquet(file: Any, schema: pa.Schema) -> pa.Table:
 
 
 def _avro(block: Block, types: pa.Schema, schema: pa.Schema) -> pa.Table:
-    import pyarrow as pa
-
     found = by_numpy(block, schema.names)
     found = by_polars(block, schema.names) if found is None else found
     if found is not None:
@@ -275,8 +252,6 @@ def _avro(block: Block, types: pa.Schema, schema: pa.Schema) -> pa.Table:
 
 def _fitted(found: pa.Table, schema: pa.Schema) -> pa.Table:
     """With the columns of `schema`: nulls where the block has none."""
-    import pyarrow as pa
-
     columns = [
         promoted(found[each.name], each.type, each.name) if each.name in found.column_names
         else pa.nulls(found.num_rows, each.type) for each in schema
@@ -285,8 +260,6 @@ def _fitted(found: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _deletes(block: Block, columns: LogColumns) -> LogEntries:
-    import pyarrow as pa
-
     keys, kinds, values = list[str](), list[int](), list[tuple[Any, ...]]()
     nulls, count = (None,) * len(columns.order), len(columns.order)
     said = json.loads(block.header.get(SCHEMA) or '{"fields": []}')["fields"]
@@ -312,8 +285,6 @@ def _deletes(block: Block, columns: LogColumns) -> LogEntries:
 
 def _array(values: list[Any], field: pa.Field) -> pa.Array:
     """Ordering values as the column has them; a writer may have wrapped them as another type."""
-    import pyarrow as pa
-
     try:
         return pa.array(values, field.type)
     except (pa.ArrowTypeError, ValueError):
@@ -321,8 +292,6 @@ def _array(values: list[Any], field: pa.Field) -> pa.Array:
 
 
 def _as_the_column(value: Any, field: pa.Field) -> Any:
-    import pyarrow as pa
-
     try:
         return pa.scalar(value).cast(field.type).as_py()
     except (pa.ArrowException, ArithmeticError, ValueError) as error:

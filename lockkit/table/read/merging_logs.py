@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lockkit.clock import Clock
 from lockkit.protocol.outcome import Found
@@ -31,9 +34,6 @@ from lockkit.table.read import log_order
 from lockkit.table.read.key_index import FirstPlaces, KeyIndex
 from lockkit.table.read.log_entries import LogColumns, LogEntries, fill, merged_entries
 from lockkit.table.read.log_slice import LogSlice, without_logs
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 AHEAD_BYTES_MAX = 32 << 20
 """Merged rows of a slice that are in memory before its turn comes."""
@@ -90,8 +90,6 @@ def open_log_slice(
 
 def _in_memory(file: Any) -> memoryview:
     """A file's bytes, in memory that Arrow uses again: Python's is new for each file."""
-    import pyarrow as pa
-
     body = memoryview(pa.allocate_buffer(file.seek(0, io.SEEK_END)))
     file.seek(0)
     return body[: file.readinto(body)]
@@ -182,8 +180,6 @@ def _by_known_columns(of: LogSlice, schema: pa.Schema) -> LogSlice:
 
 def logged_keys(of: Slice, store: Store, clock: Clock) -> pa.Array:
     """The keys in a slice's log files, also the deleted ones; `TableError` if one is damaged."""
-    import pyarrow as pa
-
     if not isinstance(of, LogSlice):
         return pa.array([], pa.string())
     none = pa.schema([])
@@ -203,9 +199,6 @@ def keys_to_write_whole(
     :param schema: the table's.
     :param stored: reads the base file's keys and ordering values, if they are needed.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     of = _by_known_columns(of, schema)
     order, none = pa.schema([schema.field(name) for name in of.ordering]), pa.schema([])
     with open_log_slice(replace(of, path=""), io.BytesIO, store, clock) as source:
@@ -247,8 +240,6 @@ def log_entries(of: LogSlice, logs: dict[str, Any], columns: LogColumns) -> LogE
 
 
 def _is_row(entries: LogEntries) -> pa.Array:
-    import pyarrow.compute as pc
-
     return pc.equal(entries.kinds, log_order.ROW)
 
 
@@ -266,9 +257,6 @@ class _Matching:
 
         Of a key that an insert stored twice, Hudi merges the first row alone.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         place = self._first.of(self._index.places(stored[self._key]))
         meets, order = pc.is_valid(place), self._entries.order
         every = [stored[name] for name in self._ordering]
@@ -288,9 +276,6 @@ def scan_log_slice(
     wanted: Any, of: LogSlice, source: MergeSource, scan: Scanning
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `wanted`, a `Scan`: first of the base file, by `scan`, then of the logs."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if source.rows is not None:
         yield from source.rows
         return

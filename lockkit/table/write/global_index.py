@@ -10,7 +10,10 @@ are read. In a merge-on-read table, log files are merged for that, and the delet
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from lockkit.table.errors import RefusedOption
 from lockkit.table.format.base_file import Slice, plain, record_keys
@@ -29,9 +32,6 @@ from lockkit.table.write.log import key_scan
 from lockkit.table.write.merge import upserts
 from lockkit.table.write.merging import GroupMerge, RowGroup, RowsInMemory, any_key, grouped
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 def refuse_global(config: TableConfig) -> None:
     """Raise unless the keys of all partitions can be looked up in such a table."""
@@ -45,9 +45,6 @@ def refuse_global(config: TableConfig) -> None:
 
 def everywhere(merge: GroupMerge, rows: pa.Table) -> GroupMerge:
     """The merge of `rows` into the file groups that have their keys, in any partition."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     config = merge.rows.config
     refuse_global(config)
     rows = plain(rows)
@@ -90,9 +87,6 @@ def everywhere(merge: GroupMerge, rows: pa.Table) -> GroupMerge:
 
 def _stored(merge: GroupMerge, of: Slice) -> pa.Table:
     """The keys of a slice's rows, and their precombine values if it has any."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     target, best = merge.work.target, merge.rows.config.precombine
     if isinstance(of, LogSlice):
         wanted = replace(key_scan(target, None if merge.delete else best), slices=(of,))
