@@ -25,7 +25,9 @@ from lockkit.cli.terminal import (
 )
 from lockkit.cli.work import ENDING, POLL_S, Work
 from lockkit.clock import Clock
+from lockkit.errors import LockLost, StoreError
 from lockkit.events import plain
+from lockkit.providers import open_lock
 from lockkit.sinks import Emit, silent
 
 if TYPE_CHECKING:
@@ -167,7 +169,6 @@ class WaitNotice:
 
 def since(lock: Lock | LeasedLock) -> str:
     """Since when its holder has it, by the store's clock; "" where that cannot be read."""
-    from lockkit.errors import StoreError
     from lockkit.lock.handle import Lock
     from lockkit.table.inspect.versions import generations, granted_ms
 
@@ -194,7 +195,6 @@ def rise_above_fence(lock: Lock | LeasedLock) -> bool:
     Epochs restart if the lock object was deleted, and the command would get an epoch that was
     granted before. Raises `TableError` if the fence cannot be read.
     """
-    from lockkit.errors import LockLost
     from lockkit.lock.handle import Lock
     from lockkit.runtime import run as carry_out
     from lockkit.table.occ.fence import read_fence
@@ -215,7 +215,6 @@ def opened(args: argparse.Namespace, emit: Emit = silent) -> Lock | LeasedLock:
     """Raises `ValueError` for an option that this kind of lock does not take."""
     from lockkit.cli.service_lock import STATE
     from lockkit.lock.handle import Lock
-    from lockkit.providers import open_lock
     from lockkit.providers.urls import SERVICES
 
     lease = {"ttl_s": args.ttl_s, "renew_interval_s": args.renew_interval_s}
@@ -234,8 +233,6 @@ def opened(args: argparse.Namespace, emit: Emit = silent) -> Lock | LeasedLock:
 
 def released(lock: Lock | LeasedLock, name: str) -> int:
     """Release the lock; `LOST` if the lease was lost before the command ended."""
-    from lockkit.errors import LockLost
-
     try:
         lock.release()
     except LockLost as lost:

@@ -21,7 +21,9 @@ from lockkit.cli.terminal import (
     store_options,
 )
 from lockkit.clock import Clock
+from lockkit.errors import BreakRefused
 from lockkit.events import plain
+from lockkit.protocol.record import encode
 
 if TYPE_CHECKING:
     from lockkit.table.inspect.standing import LockHolder
@@ -69,7 +71,6 @@ def run(args: argparse.Namespace) -> int:
     if service_lock.is_service(args.url):
         return service_lock.break_it(args)
     from lockkit.cli.generations import opened
-    from lockkit.errors import BreakRefused
     from lockkit.runtime import run as carry_out
     from lockkit.stores.within import within
     from lockkit.table.inspect.standing import watch
@@ -111,7 +112,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _preview(args: argparse.Namespace, holder: LockHolder, known: int, source: str) -> int:
-    from lockkit.protocol.record import encode
     from lockkit.table.inspect.takeover import operator_name, planned
 
     version = holder.observation.version

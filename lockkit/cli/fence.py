@@ -20,7 +20,11 @@ from lockkit.cli.terminal import (
 )
 from lockkit.cli.upkeep import serving
 from lockkit.clock import Clock
+from lockkit.errors import StoreError
 from lockkit.events import plain
+from lockkit.runtime import run
+from lockkit.table.format.properties import GROUP, load_config
+from lockkit.table.occ.fence import FENCE_KEY
 
 if TYPE_CHECKING:
     from lockkit.lock.handle import Lock
@@ -92,7 +96,6 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
 
 def accept_instant(args: argparse.Namespace) -> int:
     from lockkit.cli.generations import opened
-    from lockkit.runtime import run
     from lockkit.table.occ.mode import accept, newest_ahead
 
     with opened(args.url, store_options(args)) as store:
@@ -114,7 +117,6 @@ def accept_instant(args: argparse.Namespace) -> int:
 
 def repair(args: argparse.Namespace) -> int:
     from lockkit.cli.generations import opened
-    from lockkit.runtime import run
     from lockkit.table.services.repair import carry_out
 
     with opened(args.url, store_options(args)) as store:
@@ -139,7 +141,6 @@ def repair(args: argparse.Namespace) -> int:
 
 
 def _planned(store: Store, decided: str | None) -> FenceRepair | None:
-    from lockkit.runtime import run
     from lockkit.table.services.repair import plan_repair
 
     return run(plan_repair(_kept(store), said=decided), store, Clock())
@@ -147,8 +148,6 @@ def _planned(store: Store, decided: str | None) -> FenceRepair | None:
 
 def _kept(store: Store) -> list[bytes]:
     """Old versions of the fence, newest first; empty if they cannot be listed."""
-    from lockkit.errors import StoreError
-    from lockkit.table.occ.fence import FENCE_KEY
     from lockkit.table.services.repair import VERSIONS_MAX
 
     try:
@@ -171,8 +170,6 @@ def _lines(url: str, plan: FenceRepair) -> list[str]:
 
 def mode(args: argparse.Namespace) -> int:
     from lockkit.cli.generations import opened
-    from lockkit.runtime import run
-    from lockkit.table.format.properties import GROUP, load_config
     from lockkit.table.occ.mode import switch_mode
 
     with opened(args.url, store_options(args)) as store:

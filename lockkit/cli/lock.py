@@ -25,6 +25,7 @@ from lockkit.cli.terminal import (
 from lockkit.clock import Clock
 from lockkit.errors import StoreError
 from lockkit.events import plain
+from lockkit.protocol.record import Garbled
 
 if TYPE_CHECKING:
     from lockkit.protocol.record import Garbled, Record
@@ -100,7 +101,6 @@ def show(args: argparse.Namespace) -> int:
         return service_lock.show(args)
     from lockkit.cli.generations import opened, read_lock
     from lockkit.lock.handle import LOCK_KEY
-    from lockkit.protocol.record import Garbled
     from lockkit.table.inspect.versions import generations, granted_ms, granted_words
 
     with opened(args.url, store_options(args)) as store:
@@ -158,7 +158,6 @@ def _takeable(holder: LockHolder) -> tuple[int | None, str]:
 
 def _sentences(holder: LockHolder, kept: Sequence[Generation] = ()) -> list[str]:
     """The content of the object, in words. `kept` shows when its holder got it."""
-    from lockkit.protocol.record import Garbled
     from lockkit.table.inspect.versions import granted_words
 
     observation = holder.observation
@@ -205,8 +204,6 @@ def _by(record: Record) -> str:
 
 
 def _row(version: str, modified_ms: int, record: Record | Garbled | None) -> tuple[object, ...]:
-    from lockkit.protocol.record import Garbled
-
     match record:
         case None:
             return version, clock_time(modified_ms), 0, "deleted", ""
@@ -218,8 +215,6 @@ def _row(version: str, modified_ms: int, record: Record | Garbled | None) -> tup
 
 
 def _fields(record: Record | Garbled | None) -> dict[str, Any]:
-    from lockkit.protocol.record import Garbled
-
     match record:
         case None:
             return {}

@@ -26,7 +26,7 @@ from lockkit.cli.terminal import (
     warn,
 )
 from lockkit.clock import Clock
-from lockkit.errors import clipped
+from lockkit.errors import BreakRefused, NoAnswer, clipped
 from lockkit.events import plain
 
 if TYPE_CHECKING:
@@ -101,8 +101,6 @@ def show(args: argparse.Namespace) -> int:
 
 def watch(args: argparse.Namespace) -> int:
     """Until Ctrl-C. If the service does not answer, that is printed once; requests continue."""
-    from lockkit.errors import NoAnswer
-
     clock, before, silent = Clock(), None, False
     lines: list[str] = []
     with opened(args, args.url) as lock:
@@ -131,8 +129,6 @@ def watch(args: argparse.Namespace) -> int:
 
 def break_it(args: argparse.Namespace) -> int:
     """Show it, or, with the version that was shown, end that grant."""
-    from lockkit.errors import BreakRefused
-
     if args.epoch is not None:
         raise CommandError("a service's lock has no --epoch: use --version and --force", code=USAGE)
     if args.force and args.version is None:

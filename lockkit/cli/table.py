@@ -21,6 +21,8 @@ from lockkit.cli.terminal import (
 )
 from lockkit.cli.upkeep import is_left, looked_up, pending_lines
 from lockkit.events import clock_time, plain
+from lockkit.table.occ.condition import held_in
+from lockkit.table.occ.fence import NO_INSTANT
 
 if TYPE_CHECKING:
     from lockkit.table.format.timeline import Timeline
@@ -72,8 +74,6 @@ def _verb(verbs: Any, name: str, help: str, about: str, example: str) -> argpars
 
 
 def show(args: argparse.Namespace) -> int:
-    from lockkit.table.occ.condition import held_in
-
     found = looked_up(args)
     held = held_in(found)
     newest = list(found.timeline.completed.items())[::-1][: max(0, args.newest)]
@@ -116,8 +116,6 @@ def _decided_together(fence: GroupFence, now: Timeline) -> str:
 
 def _decided(head: Decided) -> str:
     """The last decision of a fence, in words."""
-    from lockkit.table.occ.fence import NO_INSTANT
-
     match head.kind:
         case "closed":
             return "closed: the table is leaving the fenced mode (lockkit table mode)"

@@ -23,6 +23,7 @@ from lockkit.lock.hudi_keys import (
     WAIT,
     UnknownKey,
     checked,
+    key_of_base_path,
     number,
     storage_lock,
     storage_url,
@@ -158,8 +159,6 @@ def _dynamodb(config: Config, options: Options) -> LeasedLock:
 
 
 def _dynamodb_implicit(config: Config, options: Options) -> LeasedLock:
-    from lockkit.lock.hudi_keys import key_of_base_path
-
     return _dynamodb_item(config, key_of_base_path(_needed(config, BASE_PATH)), options)
 
 

@@ -25,11 +25,17 @@ from lockkit.cli.terminal import (
     warn,
 )
 from lockkit.cli.terminal import flags_of as store_flags_of
+from lockkit.clock import Clock
 from lockkit.events import plain
+from lockkit.lab.incident.diagnosis import diagnose
 from lockkit.lab.incident.patterns import SIMULATED, Pattern
 from lockkit.lab.incident.words import audit_facts, command_of, proof
 from lockkit.lab.widgets.links import link
-from lockkit.table.inspect.words import lock_lines, table_facts
+from lockkit.protocol.record import Record
+from lockkit.runtime import run as run_procedure
+from lockkit.runtime.proven import read
+from lockkit.stores.within import within
+from lockkit.table.inspect.words import is_left, lock_lines, table_facts
 
 if TYPE_CHECKING:
     from lockkit.lab.incident.audit import Validation
@@ -97,7 +103,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_service(args: argparse.Namespace) -> int:
     from lockkit.lab.incident.service import examine_service, to_json
-    from lockkit.stores.within import within
 
     url, *files = args.source
     if files:
@@ -147,11 +152,7 @@ def _of_table(args: argparse.Namespace) -> int:
 def _wait_for_an_answer(store: Store, timeout_s: float) -> None:
     """Says at once that the store is silent, and ends soon if it stays so. Raises `Unanswered`."""
     from lockkit.cli.generations import NoAnswerYet, read_lock
-    from lockkit.clock import Clock
     from lockkit.lock.handle import LOCK_KEY
-    from lockkit.runtime import run as run_procedure
-    from lockkit.runtime.proven import read
-    from lockkit.stores.within import within
 
     try:
         read_lock(store)
@@ -180,9 +181,6 @@ def _taken_lines(evidence: Evidence) -> list[str]:
 
 
 def _as_json(found: Examination, url: str, flags: str) -> dict[str, Any]:
-    from lockkit.protocol.record import Record
-    from lockkit.table.inspect.words import is_left
-
     holder, table = found.standing.holder, found.standing.table
     record = holder.observation.record
     held = isinstance(record, Record)
@@ -213,7 +211,6 @@ def _as_json(found: Examination, url: str, flags: str) -> dict[str, Any]:
 
 
 def _of_files(args: argparse.Namespace) -> int:
-    from lockkit.lab.incident.diagnosis import diagnose
     from lockkit.lab.incident.dropped import take_in
 
     evidence = take_in(_contents(args.source))

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lockkit.cli.shipped import ROOT, located
 from lockkit.cli.terminal import (
     FOUND,
     OK,
@@ -80,7 +81,6 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     require(*extras(args.spark > 0, args.provider))
-    from lockkit.cli.shipped import ROOT, located
     from lockkit.lab.faults import FaultError
     from lockkit.lab.soak.plan import SoakPlan
     from lockkit.lab.soak.run import SoakFailed, soak

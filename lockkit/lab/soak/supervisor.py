@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lockkit.events import Event
+from lockkit.lab.faults import Proxy
 from lockkit.lab.processes.child import Channel, serve
 from lockkit.lab.processes.fleet import Plan
 from lockkit.lab.processes.process import guarded, own_mb, rss_mb
@@ -29,6 +30,7 @@ from lockkit.lab.processes.supervisor import (
 from lockkit.lab.soak.plan import SoakFault, SoakPlan
 from lockkit.lab.soak.tally import SERVER, injected
 from lockkit.spark.connect import ServerGone, await_server, free_port
+from lockkit.spark.java import spark_env
 
 READER, KEEPER, SELF = "R1", "K1", "supervisor"
 SERVER_READY_S = 20.0
@@ -85,8 +87,6 @@ class SoakSupervisor(Supervisor):
             self._launch(name)
 
     def _host(self) -> str:
-        from lockkit.lab.faults import Proxy
-
         port = free_port(ADDRESSES)
         self._serving = guarded(
             sys.executable, "-m", "lockkit", "serve", "--port", str(port),
@@ -133,8 +133,6 @@ class SoakSupervisor(Supervisor):
         )  # fmt: skip
         env = {"ARROW_DEFAULT_MEMORY_POOL": "system"} | self._env
         if spark:
-            from lockkit.spark.java import spark_env
-
             env = spark_env(self._env, scratch=self._scratch)
         self._start(name, WRITER, asdict(writer), env)
 
