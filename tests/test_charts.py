@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,7 +196,6 @@ def test_a_figure_is_sent_with_its_points_first(monkeypatch: pytest.MonkeyPatch)
     made = figure_widget(go.Figure([go.Scatter(x=[1, 2], y=[3, 4])]))
     with_points = [kind for kind, traces in sent if traces is not None]
     assert with_points == ["comm_open"] and len(dict(sent)["comm_open"]) == 1
-    source = made._esm.removeprefix("const source = ").partition(";\nconst load")[0]
-    plotly = json.loads(source)  # text: to load it may take longer than a page waits for a module
-    assert plotly == str(go.FigureWidget._esm) and len(made._esm) - len(source) < 1_000
+    # A page waits two seconds for a module, and plotly's may take longer.
+    assert made.source == str(go.FigureWidget._esm) and len(made._esm) < 1_000 < len(made.source)
     made.comm = None

@@ -233,9 +233,10 @@ def test_a_second_guess_before_the_first_is_answered_is_kept_by_the_cell_that_is
 def test_the_numbers_that_are_unfolded_in_mid_run_show_their_points(lab: Server, page: Any) -> None:
     """What is sent while a slow page loads plotly does not arrive: it is sent once more."""
     run_all_cells(page, lab, workbench_alone(lab))
-    page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": 4})
     launch(page)
     page.locator(f"{BENCH} tr[data-row]").nth(2).wait_for(state="attached", timeout=LATER_MS)
+    slow = page.context.new_cdp_session(page)
+    slow.send("Emulation.setCPUThrottlingRate", {"rate": 4})
     panel = page.locator(".lockkit-numbers")
     panel.get_by_text("Numbers").first.click()
     point = panel.locator(".scatterlayer path.point").first
@@ -243,6 +244,7 @@ def test_the_numbers_that_are_unfolded_in_mid_run_show_their_points(lab: Server,
     end = "document.querySelector('.lockkit-numbers .js-plotly-plot').layout.xaxis.range[1]"
     was = page.evaluate(end)
     page.wait_for_function(f"{end} > {was}", timeout=LATER_MS)  # it follows the run
+    slow.send("Emulation.setCPUThrottlingRate", {"rate": 1})
     command(page, "docmanager:save")
     page.wait_for_function("!document.querySelector('.jp-mod-dirty')", timeout=SOON_MS)
     page.reload()  # the panel is folded then: the figure would be the one of the beginning

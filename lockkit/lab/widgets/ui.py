@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Callable, Hashable, Iterable
 from functools import cache
@@ -200,11 +199,11 @@ def column(name: str, *children: Any, **layout: str) -> widgets.VBox:
 
 
 PLOTLY = """
-const load = () => globalThis.lockkitPlotly ??=
+const load = (source) => globalThis.lockkitPlotly ??=
   import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
 export default () => {
   let made;  // one for each figure
-  const make = (model) => made ??= load().then(({ default: plotly }) => {
+  const make = (model) => made ??= load(model.get("source")).then(({ default: plotly }) => {
     const figure = plotly();
     figure.initialize({ model });
     return figure;
@@ -225,7 +224,8 @@ def load_plotly() -> Any:
     from plotly.graph_objects import FigureWidget
 
     class Filled(FigureWidget):  # type: ignore[misc]
-        _esm = f"const source = {json.dumps(str(FigureWidget._esm))};{PLOTLY}"
+        _esm = PLOTLY
+        source = traitlets.Unicode(str(FigureWidget._esm)).tag(sync=True)
 
         def open(self) -> None:
             """A page that loads plotly shows what it was sent first: plotly sends it empty."""
