@@ -188,8 +188,10 @@ def test_each_question_has_radio_buttons_of_its_own(lab: Server, page: Any) -> N
 
 
 def test_a_guess_is_picked_and_the_next_cell_is_run_by_keys_alone(lab: Server, page: Any) -> None:
-    ask = "from lockkit.lab.widgets import Predict\nPredict('Which?', ['this', 'that'])"
-    open_notebook(page, lab, notebook_of(lab, "guess.ipynb", ask, "print(6 * 111)"))
+    ask = "from lockkit.lab.widgets import Predict\np = Predict('Which?', ['this', 'that'])\np"
+    show = "from ipywidgets import HTML\np.reveal(HTML('seen now'))"
+    cells = ask, "print(6 * 111)", show, "print(7 * 111)"
+    open_notebook(page, lab, notebook_of(lab, "guess.ipynb", *cells))
     press = page.keyboard.press
     command(page, "notebook:run-cell")
     boxes = page.locator(".lockkit-predict input")
@@ -205,6 +207,14 @@ def test_a_guess_is_picked_and_the_next_cell_is_run_by_keys_alone(lab: Server, p
     press("Shift+Enter")
     page.locator(".jp-OutputArea-output", has_text="666").wait_for(timeout=SOON_MS)
     page.locator(".lockkit-predict input:checked").wait_for(timeout=SOON_MS)  # it was kept
+    press("Shift+Enter")
+    page.locator(".lockkit-reveal:enabled").focus(timeout=SOON_MS)
+    press("Enter")
+    page.locator(".widget-html-content", has_text="seen now").wait_for(timeout=SOON_MS)
+    press("Shift+Enter")  # its cell has the focus again
+    page.wait_for_function(KERNEL_IDLE, timeout=LATER_MS)
+    press("Shift+Enter")
+    page.locator(".jp-OutputArea-output", has_text="777").wait_for(timeout=SOON_MS)
 
 
 def test_a_second_guess_before_the_first_is_answered_is_kept_by_the_cell_that_is_run_at_once(

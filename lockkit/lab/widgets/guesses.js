@@ -44,12 +44,16 @@ export function render({ model, el }) {
     if (run || event.key === "Escape") group.closest(".jp-Cell")?.focus();
     else if (event.key === "Enter" && boxes.includes(event.target)) event.target.click();
   });
+  // "Show it" is gone once it was pressed, and with it the focus: its cell has it then.
+  const revealed = ({ target }) => target.closest(".lockkit-reveal")?.closest(".jp-Cell")?.focus({ preventScroll: true });
+  document.addEventListener("click", revealed);
   model.on("change:value", show);
   model.on("change:disabled", show);
   model.on("change:holds", show);
   el.append(group);
   requestAnimationFrame(show);   // once it is in the page
   return () => {
+    document.removeEventListener("click", revealed);
     for (const name of ["value", "disabled", "holds"]) model.off(`change:${name}`, show);
   };
 }
