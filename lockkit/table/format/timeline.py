@@ -65,19 +65,17 @@ class Timeline:
     """Instants whose inflight file is there, completed or not."""
     foreign: tuple[str, ...]
     """Names that are no instant of any known kind. None of them is a commit."""
-    completion: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    completion: Mapping[str, str] = field(default_factory=dict)
     """Completion times by instant; empty in layout 1, whose names do not contain them."""
     savepoints: frozenset[str] = frozenset()
     """Commits whose files must stay, also of savepoints that are still being made."""
-    rollbacks: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+    rollbacks: Mapping[str, bool] = field(default_factory=dict)
     """Whether each is completed; also of those that a commit of the same millisecond hides."""
     doubled: frozenset[str] = frozenset()
     """Instants that more than one action requested: each creates a file of its own name."""
     taken_back: frozenset[str] = frozenset()
     """Instants that a restore took back and whose names it keeps; they are in none of the above."""
-    first: Mapping[tuple[str, str], Version | None] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    first: Mapping[tuple[str, str], Version | None] = field(default_factory=dict)
     """The listed version of each requested file, by instant and action."""
     fence: Any = field(default=None, compare=False)
     """With group commit: the fence that was read beside it, and its version."""
