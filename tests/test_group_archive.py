@@ -260,10 +260,10 @@ def test_refused_offers_leave_the_timeline_with_the_commits_around_them(url: str
         with pytest.raises(CommitConflict):
             one.upsert(rows("a", v=2))
         model = {"a": 1} | more(other, 8)
-        assert list(timeline(url).glob("*.offer"))
+        assert all(list(timeline(url).glob(f"*.{each}")) for each in ("offer", "rewrite"))
         other.clean()
         archive(other)
-        assert not list(timeline(url).glob("*.offer"))
+        assert not [*timeline(url).glob("*.offer"), *timeline(url).glob("*.rewrite")]
     assert values(url) == judged(url) == model
 
 

@@ -263,12 +263,15 @@ def test_nobody_decides_what_was_begun_before_the_switch() -> None:
     assert not may_judge(fence, before) and may_judge(fence, after)
 
 
-def test_writers_begin_after_a_pending_instant_that_is_ahead_of_their_clocks(url: str) -> None:
+@pytest.mark.parametrize("offer", [f"{'0' * 16}-{'0' * 64}.append", "1.abc.rewrite"])
+def test_writers_begin_after_a_pending_instant_that_is_ahead_of_their_clocks(
+    url: str, offer: str
+) -> None:
     with Table(url) as table:
         done = table.append(rows("a"))
     switch(url, FENCED)
     ahead = instant_of(instant_ms(done.instant) + 600_000)
-    (timeline(url) / f"{ahead}.{'0' * 16}-{'0' * 64}.append").write_bytes(b"")
+    (timeline(url) / f"{ahead}.{offer}").write_bytes(b"")
     switch(url, GROUP)
     with Table(url) as one, Table(url) as other:
         with pytest.raises(ModeSwitched, match="begin again"):
