@@ -211,7 +211,8 @@ def test_a_guess_is_picked_and_the_next_cell_is_run_by_keys_alone(lab: Server, p
     page.locator(".lockkit-reveal:enabled").focus(timeout=SOON_MS)
     press("Enter")
     page.locator(".widget-html-content", has_text="seen now").wait_for(timeout=SOON_MS)
-    press("Shift+Enter")  # its cell has the focus again
+    page.wait_for_function("document.activeElement.matches('.jp-Cell')", timeout=SOON_MS)
+    press("Shift+Enter")
     page.wait_for_function(KERNEL_IDLE, timeout=LATER_MS)
     press("Shift+Enter")
     page.locator(".jp-OutputArea-output", has_text="777").wait_for(timeout=SOON_MS)
