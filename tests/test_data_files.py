@@ -73,3 +73,26 @@ def test_a_full_temporary_disk_is_named_and_not_the_store(
     with pytest.raises(TableError, match=r"No space left on device.*set TMPDIR"):
         open_data_file(store, "file", Clock())
     store.close()
+
+
+def test_a_large_upsert_does_not_have_all_its_base_files_on_the_temporary_disk_at_once(
+    bucket: str, shared_emulator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, ids = f"s3://{bucket}/t", [str(i) for i in range(10_001)]
+    how = {"endpoint": shared_emulator.s3, "commit": "group"}
+    with Table.create(url, record_key="id", buckets=12, **how) as table:
+        table.upsert(pa.table({"id": ids, "v": ids}))
+    copies: list[Any] = []
+    at_once: list[int] = []
+    make = tempfile.TemporaryFile
+
+    def counted() -> Any:
+        copies.append(make())
+        at_once.append(sum(not each.closed for each in copies))
+        return copies[-1]
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", counted)
+    with Table(url, endpoint=shared_emulator.s3) as table:
+        table.upsert(pa.table({"id": ids, "v": ids}))
+    assert len(copies) == 24, "each base file, and each new one"
+    assert max(at_once) <= 4

@@ -326,8 +326,9 @@ class ArrowWrite(TableWrite):
     @contextmanager
     def ahead(self, config: TableConfig, seen: Snapshot) -> Iterator[FileBuffer | None]:
         own = own_files(self.store) if config.commit == GROUP else None
-        with closing(FileBuffer(self.data, self.clock)) as buffer:
-            if self.merges(config) and self.rows.num_rows <= PREFETCH_ROWS_MAX:
+        small = self.rows.num_rows <= PREFETCH_ROWS_MAX
+        with closing(FileBuffer(self.data, self.clock, early=small)) as buffer:
+            if self.merges(config) and small:
                 with suppress(Exception):  # `files` says what is wrong with the rows
                     self.sorted = RowsInMemory.of(config, self.rows, bucketed=True)
                     buffer.prefetch(read_bases(self.sorted, seen, stored_keys(self.data)), own)

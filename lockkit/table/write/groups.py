@@ -88,18 +88,21 @@ class FileBuffer:
 
     So a small write waits for its files while it waits for its instant and its inflight file.
     Closing it ends the fetches. A fetched file can be opened once; after that it is read from the
-    store.
+    store. A large write (not `early`) fetches nothing early: its base files are large together, and
+    would all lie in temporary files at once.
     """
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, *, early: bool) -> None:
         self.unsent: list[BaseFile] = []
-        self._store, self._clock = store, clock
+        self._store, self._clock, self._early = store, clock, early
         self._pool = ThreadPoolExecutor(PREFETCHED_MAX)
         self._fetches: dict[str, Future[BinaryIO]] = {}
         self._room, self._turn = UNSENT_BYTES_MAX, threading.Lock()
 
     def prefetch(self, slices: Iterable[Slice], own: OwnFiles | None = None) -> None:
         """Begin to fetch the base files of these, unless they are many or among its `own`."""
+        if not self._early:
+            return
         files = list(islice((e for e in slices if e.path not in self._fetches), PREFETCHED_MAX + 1))
         for each in files if len(files) <= PREFETCHED_MAX else ():
             if (body := own.get(each) if own else None) is not None:
