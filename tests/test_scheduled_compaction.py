@@ -320,8 +320,10 @@ def cli(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     return code, said.out + said.err
 
 
-@pytest.mark.parametrize("action", ["compaction", "clustering", "clean"])
-@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize(("action", "begun"), [
+    ("compaction", False), ("clustering", False), ("clean", False), ("rollback", False),
+    ("compaction", True), ("clustering", True), ("clean", True),
+])  # fmt: skip
 @pytest.mark.parametrize("mode", ["fenced", "hudi"])
 def test_a_damaged_plan_is_shown_and_can_be_taken_away(
     mode: str, begun: bool, action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -339,7 +341,7 @@ def test_a_damaged_plan_is_shown_and_can_be_taken_away(
         assert code == 1 and "its plan is damaged" in said and away in said
         (told,) = json.loads(cli(capsys, "show", url, "--json")[1])["pending"]
         assert away in told["damaged"]
-        assert "1 pending: lockkit table show" in cli(capsys, "rollback", url)[1]
+        assert action == "rollback" or "1 pending" in cli(capsys, "rollback", url)[1]
         stopped = begun and action != "clean"
         if stopped:  # one of Hudi's may have it in memory
             code, said = cli(capsys, *away.split()[2:])

@@ -30,7 +30,7 @@ SERVICES = frozenset({"replacecommit", "clustering", "compaction"})
 """Actions whose plan others respect; in version 6 a clustering is named as an overwrite."""
 OURS = "lockkit.service"
 """A plan's parameter: lockkit made this plan, so any lockkit process may roll it back."""
-_TAKEN_AWAY = {f"{each}.requested" for each in (*SERVICES, "clean")}
+_TAKEN_AWAY = {f"{each}.requested" for each in (*SERVICES, "clean", "rollback")}
 # What a service of Hudi runs a clustering plan with that names no class of its own.
 PLAN_STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExecutionStrategy"
 

@@ -93,7 +93,7 @@ def unfinished(
     action = now.pending[instant]
     alone = replace(now, pending={instant: action})
     damaged: dict[str, str] = {}
-    plan = (yield from service_plans(names, alone, damaged)).get(instant)
+    plan = (yield from service_plans(names, alone, damaged, ("clean", "rollback"))).get(instant)
     heartbeat = yield from read_heartbeat(instant, names.requested(instant, action))
     hudis = heartbeat.attempt is None and (
         OURS not in plan.params if plan else bool(damaged) and heartbeat.version is None

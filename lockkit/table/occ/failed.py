@@ -24,6 +24,7 @@ from lockkit.table.format.plans import (
     ReplacePlan,
     parse_clean_plan,
     parse_replace_plan,
+    parse_rollback_plan,
 )
 from lockkit.table.format.properties import FENCED, TableConfig, recheck_config
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, load_timeline
@@ -116,15 +117,17 @@ def _still_pending(
 
 
 def service_plans(
-    names: TimelineNames, now: Timeline, damaged: dict[str, str] | None = None
+    names: TimelineNames, now: Timeline, damaged: dict[str, str] | None = None,
+    more: Collection[str] = (),
 ) -> Procedure[dict[str, ReplacePlan | CompactionPlan]]:
     """The pending clusterings and compactions by instant, including Hudi's.
 
-    Why a plan cannot be read is raised, or put into `damaged`, then of cleans, too.
+    Why a plan cannot be read is raised, or put into `damaged`: also of a clean, or a rollback that
+    nobody has begun, if `more` names its action.
     """
     found: dict[str, ReplacePlan | CompactionPlan] = {}
     for instant, action in now.pending.items():
-        if action not in SERVICES and (action != "clean" or damaged is None):
+        if action not in (*SERVICES, *more) or (action == "rollback" and instant in now.inflight):
             continue
         key = names.requested(instant, action)
         answer = yield from read(key)
@@ -132,8 +135,8 @@ def service_plans(
             match answer:
                 case Found(body, _) if action == "compaction":
                     found[instant] = parse_compaction_plan(key, body)
-                case Found(body, _) if action == "clean":
-                    parse_clean_plan(key, body)
+                case Found(body, _) if action in more:
+                    (parse_clean_plan if action == "clean" else parse_rollback_plan)(key, body)
                 case Found(body, _) if (plan := parse_replace_plan(key, body)).clusters:
                     found[instant] = plan
         except DamagedFile as error:

@@ -350,10 +350,12 @@ def resume_clean(
     return (yield from carry_out(plan, names))
 
 
-def drop_clean(instant: str, names: TimelineNames) -> Procedure[RolledBack]:
-    """Take away a clean whose plan cannot be read; the next one plans what it did not delete."""
-    yield from delete(names.inflight(instant, "clean"))
-    yield from delete(names.requested(instant, "clean"))
+def drop(instant: str, action: str, names: TimelineNames) -> Procedure[RolledBack]:
+    """Take away a clean, or a rollback that is not begun, whose plan cannot be read: the next one
+    plans what it did not delete.
+    """
+    yield from delete(names.inflight(instant, action))
+    yield from delete(names.requested(instant, action))
     return RolledBack("", instant, ())
 
 

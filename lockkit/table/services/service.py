@@ -41,7 +41,7 @@ from lockkit.table.services.archive_rules import ArchiveRules
 from lockkit.table.services.clean import (
     Cleaned,
     carry_out,
-    drop_clean,
+    drop,
     plan_clean,
     preview_clean,
     resume_clean,
@@ -162,16 +162,19 @@ class TableService:
         read; with `stopped`, even if a process without a heartbeat has begun it.
         """
         view, way, rules = self.inspect(), self.context.run, self.context.rules.heartbeat
-        done, names = self._take_back_failed(view, only), view.config.names
-        for instant in set(only or ()) & view.now.pending.keys() - {each.target for each in done}:
+        names, wanted = view.config.names, set(only or ()) & view.now.pending.keys()
+        done: tuple[RolledBack | RollbackRefused, ...] = ()
+        if not any(view.now.pending[each] in ("clean", "rollback") for each in wanted):
+            done = self._take_back_failed(view, only)
+        for instant in wanted - {each.target for each in done}:
             wall_ms = self.context.clock.wall_ms()
             found = way(unfinished(names, way(load_timeline(names)), instant, wall_ms, rules))
             gone = not found.lives and bool(found.damaged)
             if not (gone or found.given_up or (stopped and found.silent)):
                 continue
-            if found.action == "clean":
+            if found.action in ("clean", "rollback"):
                 with self.context.concurrency_control.hold():
-                    done += (way(drop_clean(instant, names)),)
+                    done += (way(drop(instant, found.action, names)),)
             elif way(end(found.heartbeat)):
                 done += (self.context.roll_back(view.known, instant),)
         return done
