@@ -95,9 +95,9 @@ def with_commits(world: SimWorld) -> list[Event]:
     going += [HeardAnswer(inf, each.client, each.request, each.began_ms, None)
               for each in world.flying if (id(each.request), each.began_ms) not in made]
     asks, answers = [], []
-    heard = {(each.who, each["request"]) for each in history if each.kind == "answer"}
+    answered = {(each.who, each["request"]) for each in history if each.kind == "answer"}
     unheard = {(each.who, each.at_ms, each["key"]): each.data for each in history
-               if each.kind == "ask" and (each.who, each["request"]) not in heard}  # fmt: skip
+               if each.kind == "ask" and (each.who, each["request"]) not in answered}  # fmt: skip
     for number, (at_ms, who, request, sent_ms, answer) in enumerate((*world.received, *going)):
         if not isinstance(request, Put | Delete):
             continue
