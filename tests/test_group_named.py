@@ -244,4 +244,23 @@ def test_a_store_that_takes_no_key_of_that_length_has_the_offer_under_a_short_on
         patch.setattr(store, "put", refused)
         way = offer(GroupClient(names=V9, known=FENCE), write)
         assert run(way, store, Clock()) == "commit"
-    assert asked[:2] == [V9.folder + NAME, timeline_key(V9, T2, "offer")]
+    assert asked[:2] == [V9.folder + NAME, write.offered]
+    assert write.offered == timeline_key(V9, T2, "offer"), "so errors name the right object"
+
+
+def test_an_append_whose_name_the_store_refuses_is_no_offer_under_a_short_one(store: Store) -> None:
+    put, asked = store.put, list[str]()
+
+    def refused(key: str, *args: Any, **how: Any) -> Any:
+        asked.append(key)
+        if key.endswith(".append"):
+            raise StoreError("AccessDenied")
+        return put(key, *args, **how)
+
+    write = GroupWrite(T2, "mine", 1, frozenset(), schema="c" * 16, body=BODY, table="t",
+                       blind=True, follows=True)  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "put", refused)
+        with pytest.raises(StoreError, match="AccessDenied"):
+            run(offer(GroupClient(names=V9, known=FENCE), write), store, Clock())
+    assert [each for each in asked if not each.endswith(".append")] == []

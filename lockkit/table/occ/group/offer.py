@@ -82,18 +82,18 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     view: GroupView | None = None
     if write.follows or client.is_slow:
         sent_ms = yield WallMs()
-        made = yield from create_offer(key, own, body)
+        made = yield from create_offer(write, own, body)
         client.took(sent_ms, (yield WallMs()))
     else:
-        made, view = yield Parallel((create_offer(key, own, body), look(client)))
+        made, view = yield Parallel((create_offer(write, own, body), look(client)))
     settled: Version | Found | Missing = made
     if isinstance(settled, Found):  # an earlier call offered it, or a tombstone refuses it
         before = parse_offer(settled.body)
         write.base, settled = (before.base if before else write.base), settled.version
     version = settled if isinstance(settled, Version) else ""
     if version and settled is made:
-        client.read[key, version] = write.offer()
-    version = version if key == own else ""
+        client.read[write.offered, version] = write.offer()
+    version = version if write.offered == own else ""
     if view is None and write.next and not client.is_slow:
         yield Sleep(client.trip_ms / 1000 * NEXT_TRIPS)
         view = yield from look(client)
@@ -129,12 +129,13 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     return (yield from withdraw(client, write.instant))
 
 
-def create_offer(key: str, own: str, body: bytes) -> Procedure[Version | Found]:
+def create_offer(write: GroupWrite, own: str, body: bytes) -> Procedure[Version | Found]:
     """By its name; by `T.offer` if the store takes no key of that length."""
-    if key != own:
+    if not write.blind and write.offered != own:
         with suppress(StoreError):
-            return (yield from create(key, body))
-    return (yield from create(own, body))
+            return (yield from create(write.offered, body))
+        write.offered = own
+    return (yield from create(write.offered, body))
 
 
 def is_next(client: GroupClient, write: GroupWrite) -> bool:
