@@ -46,7 +46,12 @@ from lockkit.table.occ.group.decision import (
     refuse,
     without_oldest,
 )
-from lockkit.table.occ.group.fence import format_group_fence, packed, read_group_fence
+from lockkit.table.occ.group.fence import (
+    OFFERS,
+    format_group_fence,
+    packed,
+    read_group_fence,
+)
 from lockkit.table.occ.group.offer import missed_conflict
 from lockkit.table.occ.group.outcomes import publish_one
 from lockkit.table.occ.group.tail import load_with_tail
@@ -156,7 +161,7 @@ def paused_at_its_offer(
 
 
 def offers(url: str) -> list[Path]:
-    return [*timeline(url).glob("*.append"), *timeline(url).glob("*.offer")]
+    return [each for end in OFFERS for each in timeline(url).glob(f"*{end}")]
 
 
 def test_a_paused_owner_finds_its_commit_in_the_archive_and_it_is_there_once(url: str) -> None:

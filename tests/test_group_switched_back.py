@@ -31,7 +31,7 @@ from lockkit.table.format.timeline import instant_ms, instant_of
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group.decision import GroupFence, Offer, may_judge
-from lockkit.table.occ.group.fence import format_offer, read_group_fence
+from lockkit.table.occ.group.fence import OFFERS, format_offer, read_group_fence
 from lockkit.table.occ.rollback import RolledBack, roll_back
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services import archive_group
@@ -52,7 +52,7 @@ def timeline(url: str) -> Path:
 
 
 def offers(url: str) -> list[Path]:
-    return [*timeline(url).glob("*.offer"), *timeline(url).glob("*.append")]
+    return [each for end in OFFERS for each in timeline(url).glob(f"*{end}")]
 
 
 def archived(url: str) -> set[str]:
