@@ -239,6 +239,23 @@ def test_a_bucket_index_that_file_ids_contradict_is_not_believed(
     assert adopt(capsys, folder)[0] == (name == "cow9"), "which has no buckets at all"
 
 
+@pytest.mark.parametrize("mode", ["fenced", "hudi"])
+def test_lockkits_own_buckets_are_not_taken_for_those_of_hudis_index(
+    tmp_path: Path, capsys: Any, mode: str
+) -> None:
+    """Their ids begin with a number, too; the hash is another."""
+    rows = pa.table({"id": [f"k{n}" for n in range(8)]})
+    with Table.create(f"file://{tmp_path}/t", record_key="id", mode=mode) as table:
+        table.upsert(rows)
+    say(tmp_path / "t", **{"hoodie.index.type": "BUCKET", BUCKETS: "4"})
+    with Table(f"file://{tmp_path}/t") as table:
+        for write in (table.upsert, table.delete):
+            with pytest.raises(TableError, match="none of the 4 buckets"):
+                write(rows)
+    code, shown = adopt(capsys, tmp_path / "t")
+    assert code == 1 and "does not begin with" in shown["fixes"][-1]["blocked"]
+
+
 def test_two_file_groups_of_one_bucket_are_neither_adopted_nor_written(
     table_of: Any, capsys: Any
 ) -> None:

@@ -106,8 +106,8 @@ class BucketGroups:
         self._logged = frozenset(group for group, of in logged if isinstance(of, LogSlice))
         self._there: dict[FileGroup, FileGroup] = {}
         for partition, file_id in snapshot.groups if self._hashed else ():
-            number, buckets = file_id.partition("-")[0], snapshot.config.buckets
-            if len(number) != 8 or not number.isdecimal() or int(number) >= buckets:
+            buckets = snapshot.config.buckets
+            if not has_bucket_number(file_id) or int(file_id[:8]) >= buckets:
                 raise UnsupportedTable(
                     file_id, f"is none of the {buckets} buckets of Hudi's index that the table's "
                     "properties say: a key in it would be looked for elsewhere, and written once "

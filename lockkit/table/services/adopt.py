@@ -261,7 +261,7 @@ def find_buckets(
                 OPTION, f"is not the table's: its properties say {said or 'no buckets of Hudi'}",
                 "leave it out", value=str(number),
             )  # fmt: skip
-        if keys.get(MODE) == FENCED or not said.isdecimal():
+        if not said.isdecimal():
             return None
         number = int(said)
     from lockkit.table.read.reader import snapshot_to_read
