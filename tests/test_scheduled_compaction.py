@@ -322,7 +322,7 @@ def cli(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize(("action", "begun"), [
     ("compaction", False), ("clustering", False), ("clean", False), ("rollback", False),
-    ("compaction", True), ("clustering", True), ("clean", True),
+    ("compaction", True), ("clustering", True), ("clean", True), ("rollback", True),
 ])  # fmt: skip
 @pytest.mark.parametrize("mode", ["fenced", "hudi"])
 def test_a_damaged_plan_is_shown_and_can_be_taken_away(

@@ -122,12 +122,11 @@ def service_plans(
 ) -> Procedure[dict[str, ReplacePlan | CompactionPlan]]:
     """The pending clusterings and compactions by instant, including Hudi's.
 
-    Why a plan cannot be read is raised, or put into `damaged`: also of a clean, or a rollback that
-    nobody has begun, if `more` names its action.
+    Why a plan cannot be read is raised, or put into `damaged`: also of `more` actions.
     """
     found: dict[str, ReplacePlan | CompactionPlan] = {}
     for instant, action in now.pending.items():
-        if action not in (*SERVICES, *more) or (action == "rollback" and instant in now.inflight):
+        if action not in (*SERVICES, *more):
             continue
         key = names.requested(instant, action)
         answer = yield from read(key)

@@ -351,9 +351,7 @@ def resume_clean(
 
 
 def drop(instant: str, action: str, names: TimelineNames) -> Procedure[RolledBack]:
-    """Take away a clean, or a rollback that is not begun, whose plan cannot be read: the next one
-    plans what it did not delete.
-    """
+    """Take away a clean or rollback whose plan cannot be read; the next one plans what is left."""
     yield from delete(names.inflight(instant, action))
     yield from delete(names.requested(instant, action))
     return RolledBack("", instant, ())
