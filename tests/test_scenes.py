@@ -48,7 +48,6 @@ FOUND_BY = {
     ("group", "ahead alone"): 468,
     ("group", "archive ignored"): 12,
     ("group", "archive unread"): 59,
-    ("group", "archive beside"): 260,
     ("group", "counts anew"): 2,
     ("group", "ended reservation"): 20,
 }

@@ -652,12 +652,6 @@ def judge_archived(fence: GroupFence, offer: Offer) -> bool:
     return offer.table == fence.table and (offer.blind or reaches(fence, offer.base))
 
 
-def archived_then(view: GroupView) -> Procedure[str]:
-    """Count as archived what the fence beside the listing says, though it may be older."""
-    yield from ()
-    return view.fence.archived
-
-
 def archive_unproven(fence: GroupFence, until: str, proven: Any, attempt: str) -> GroupFence | None:
     """Evict what the archive has, whether its outcome file is there or not."""
     return RIGHT_CLOSE(fence, until, range(fence.last + 1), attempt)
@@ -738,8 +732,6 @@ _SAYS: dict[str, tuple[str, Plants]] = {
                         | {f"{_S}:archived_as": answering(""), f"{_D}:may_judge": judge_archived}),
     "archive unread": ("what has left the timeline counts as refused",
                        {f"{_S}:archived_as": answering(REFUSED)}),
-    "archive beside": ("a listing is used with a fence that is older than what was archived",
-                       in_each(archived_by_now=archived_then)),
     "archive unproven": ("decisions are archived before their outcome is proven",
                          {f"{_A}:close_for": archive_unproven}),
     "counts anew": ("the fence counts from one again after a switch of the mode and back",
