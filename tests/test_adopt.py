@@ -23,7 +23,7 @@ from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.property_keys import NO_METADATA, format_properties, parse_properties
 from lockkit.table.format.timeline import instant_of
 from lockkit.table.occ.rewriting import MetadataSwitchedOff
-from lockkit.table.read.bucket_groups import BucketGroups
+from lockkit.table.read.bucket_groups import BucketGroups, has_bucket_number
 from lockkit.table.services.adopt import adopt as adopt_table
 from lockkit.table.writer import ArrowWrite
 
@@ -237,6 +237,13 @@ def test_a_bucket_index_that_file_ids_contradict_is_not_believed(
         assert code == 1 and "properties say" in shown["fixes"][-1]["what"]
     say(folder, **{BUCKETS: "3"})
     assert adopt(capsys, folder)[0] == (name == "cow9"), "which has no buckets at all"
+
+
+@pytest.mark.parametrize("last", ["-0", ""], ids=["spark", "flink"])
+def test_a_file_id_of_hudis_bucket_index_is_known_with_sparks_end_and_without(last: str) -> None:
+    """`BucketIdentifier.newBucketFileIdPrefix` is Flink's whole file id; Spark adds `-0`."""
+    assert has_bucket_number(f"00000003-7a5c-4f2e-9d1b-0123456789ab{last}")
+    assert not has_bucket_number(f"00000003-7a5cf2e9d1b0123456789{last}")
 
 
 @pytest.mark.parametrize("mode", ["fenced", "hudi"])

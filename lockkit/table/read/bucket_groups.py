@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 OTHER_BUCKETS = HOODIE + ".bucket_index/"
 """Where Hudi keeps what consistent hashing, or a number for each partition, has decided."""
 _HASHED = "-0000-0000-0000-"
-_HUDIS = re.compile(r"0000[0-9]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}-")
-"""A bucket's number and the rest of a UUID, which alone begins so once in 100,000 times."""
+_HUDIS = re.compile(r"0000[0-9]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(-|$)")
+"""A bucket's number and the rest of a UUID (by chance once in 100,000 times); Spark adds `-0`."""
 
 
 def buckets_of(config: TableConfig, keys: Any) -> Any:
