@@ -43,10 +43,10 @@ LEFT_MAX = 8
 READ_AHEAD = 8
 """So many inflight files a publisher reads while it publishes those before."""
 BESIDE_LEAST = 3
-"""Of fewer decisions it reads the fence when they are published; so in table version 6."""
+"""Of fewer decisions it reads the fence when they are published."""
 ROOM_TRIPS = 8
 """So many round trips a client waits for the one that publishes, before it looks."""
-PUBLISHER_TRIPS, PUBLISHER_READS = 10, (4, 10)
+PUBLISHER_TRIPS, PUBLISHER_READS = 10, (1, 4, 10)
 """For so many round trips the client that publishes for others looks whether its writer knows a
 newer fence. After so many it reads the fence itself."""
 SURE_MS = 500
@@ -73,8 +73,7 @@ def publish(
         work = publish_part(client, view, part, bodies)
         bodies, _ = yield Parallel((unpublished_bodies(client, view, coming), work))
     last = [publish_part(client, view, part, bodies) for part in parts[-1:]]
-    in_turn = view.fence.completion is not None and len(left) >= BESIDE_LEAST
-    beside = beside if in_turn else None
+    beside = beside if len(left) >= BESIDE_LEAST else None
     done = yield from all_of([*last, *([beside] if beside else [])])
     newer: GroupFence | None = done[-1] if beside else None
     return newer
