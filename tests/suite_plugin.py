@@ -18,10 +18,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -307,22 +306,9 @@ class Schedule(LoadGroupScheduling):  # type: ignore[misc]
     xdist 3.8 puts a crashed test back into the queue, where it ends the next worker too. It also
     gives work to a worker that has not collected its tests yet, and fails with a KeyError. And it
     counts all that a worker has done after each test: twenty million units for nine thousand tests.
-
-    It would also give the tests of one file to all workers, which then wait at the same time, and
-    each set up what the file shares: see `Turns`.
     """
 
-    _turns: Turns | None = None
-
-    def _assign_work_unit(self, node: Any) -> None:
-        if self._turns is None:
-            self._turns = Turns(self.workqueue, self.numnodes)
-        scope = self._turns.next(int(node.gateway.id.removeprefix("gw")) % self.numnodes)
-        self.workqueue.move_to_end(scope, last=False)
-        super()._assign_work_unit(node)
-
     def remove_node(self, node: Any) -> str | None:
-        self._turns = None  # what the node has not done is queued again
         workload = self.assigned_work[node]
         crashed: str | None = None
         for scope, unit in list(workload.items()):
@@ -350,48 +336,6 @@ class Schedule(LoadGroupScheduling):  # type: ignore[misc]
         """A worker runs its last test only once it has another one, or is told to end."""
         pending: int = self._pending_of(self.assigned_work[node])
         return pending < 2
-
-
-class Turns:
-    """Which group or test of a queue a worker begins next.
-
-    Groups, and tests that are long, have their turn by their place in the queue. Of the others,
-    each worker takes those of one file after another, from its share of the files on; at the end,
-    the workers share the files that are left.
-    """
-
-    def __init__(self, queue: Iterable[str], workers: int) -> None:
-        places = {each: place for place, each in enumerate(queue)}
-        single = [each for each in places if "::" in each]
-        # Long tests are sorted to the front, so the order of files begins anew behind them.
-        quick = max((n for n in range(1, len(single)) if _file(single[n]) < _file(single[n - 1])),
-                    default=0)  # fmt: skip
-        self._files = {file: deque(each) for file, each in groupby(single[quick:], _file)}
-        later = set(single[quick:])
-        self._early = deque((place, each) for each, place in places.items() if each not in later)
-        names = list(self._files)
-        self._shares = [names[len(names) * n // workers :] + names for n in range(workers)]
-        self._at: dict[int, str] = {}
-        self._begun = 0
-
-    def next(self, worker: int) -> str:
-        self._begun += 1
-        if self._early and (self._early[0][0] < self._begun or not self._files):
-            return self._early.popleft()[1]
-        if self._at.get(worker) not in self._files:
-            taken = set(self._at.values())
-            free = (each for each in self._shares[worker] if each in self._files.keys() - taken)
-            longest = max(self._files, key=lambda each: len(self._files[each]))
-            self._at[worker] = next(free, longest)
-        file = self._at[worker]
-        found = self._files[file].popleft()
-        if not self._files[file]:
-            del self._files[file]
-        return found
-
-
-def _file(nodeid: str) -> str:
-    return nodeid.partition("::")[0]
 
 
 def by_weight(items: list[pytest.Item]) -> list[pytest.Item]:

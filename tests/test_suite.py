@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from suite_plugin import WAITING, Turns, by_weight, in_turn
+from suite_plugin import WAITING, by_weight, in_turn
 
 ROOT = Path(__file__).parents[1]
 MARK = "LOCKKIT_DELIBERATE"
@@ -200,17 +200,6 @@ def test_groups_that_wait_begin_one_after_another_beside_tests_that_compute() ->
     begin = [names.index(name) for name in WAITING]
     assert {after - before for before, after in pairwise(begin)} == {12}
     assert begin[-1] < 2 / 3 * len(names)
-
-
-def test_each_worker_takes_the_tests_of_files_of_its_own_and_the_last_file_is_shared() -> None:
-    quick = [f"{file}::{number}" for file in "abcd" for number in range(4)]
-    turns = Turns(["long", "c::slow", "d::slow", *quick[:8], "waits", *quick[8:]], 2)
-    assert [turns.next(0), turns.next(1), turns.next(1)] == ["long", "c::slow", "d::slow"]
-    both = [[turns.next(0), turns.next(1)] for _ in range(4)]
-    assert both == [[f"a::{number}", f"c::{number}"] for number in range(4)]
-    assert turns.next(0) == "waits"
-    assert [turns.next(0) for _ in range(4)] == [f"b::{number}" for number in range(4)]
-    assert [turns.next(0), turns.next(1), turns.next(0), turns.next(1)] == quick[12:]
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])
