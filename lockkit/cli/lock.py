@@ -28,7 +28,7 @@ from lockkit.events import plain
 from lockkit.protocol.record import Garbled
 
 if TYPE_CHECKING:
-    from lockkit.protocol.record import Garbled, Record
+    from lockkit.protocol.record import Record
     from lockkit.protocol.state import Observation
     from lockkit.table.inspect.standing import LockHolder
     from lockkit.table.inspect.versions import Generation

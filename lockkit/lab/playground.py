@@ -167,9 +167,11 @@ def checked(history: str) -> Iterator[Answer]:
     except FIELD_ERRORS as error:
         raise ValueError("this history is damaged: a field is not of its type "
                          f"({type(error).__name__})") from None  # fmt: skip
-    cut = {"verdict": "UNKNOWN", "because": "the last line is cut, and is left out"}
-    whole = len(events) == sum(1 for each in lines if each.strip())
-    yield {"replay": drawn, "findings": [*[cut][whole:], *_findings(verdict)]}
+    findings = _findings(verdict)
+    if len(events) < sum(1 for each in lines if each.strip()):
+        cut = {"verdict": "UNKNOWN", "because": "the last line is cut, and is left out"}
+        findings = [cut, *findings]
+    yield {"replay": drawn, "findings": findings}
 
 
 def _findings(verdict: Verdict) -> Sequence[Answer]:

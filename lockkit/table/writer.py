@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PREFETCH_ROWS_MAX = 10_000
-"""Up to this many rows are examined twice, to find out early which files are to be read."""
+"""A write of up to this many rows fetches early the base files that it will read."""
 BEGINS_MAX = 3
 """How often one attempt begins, each time after publishing what another writer had decided."""
 Claim = Callable[[str, str], None]
@@ -313,6 +313,7 @@ class ArrowWrite(TableWrite):
     data: Store
     """Clients for data files, whose requests may be repeated."""
     sorted: RowsInMemory | None = None
+    """The rows by their file groups, if they were sorted to fetch base files early."""
 
     def __post_init__(self) -> None:
         names = self.rows.column_names

@@ -186,6 +186,7 @@ def any_key(config: TableConfig, of: Slice) -> bool:
 
 
 def by_partition(groups: dict[RowGroup, list[Share]]) -> dict[str, list[Share]]:
+    """The shares of each partition."""
     found: dict[str, list[Share]] = {}
     for (partition, _), where in groups.items():
         found.setdefault(partition, []).extend(where)
@@ -196,11 +197,12 @@ def with_any_key(
     rows: GroupedRows, snapshot: Snapshot, seen: StoredKeys
 ) -> dict[str, list[Slice]]:
     """By their partitions, the slices of any bucket's keys that may have a key of `rows`."""
-    found: dict[str, list[Slice]] = {each: [] for each in by_partition(rows.groups)}
+    shares = by_partition(rows.groups)
+    found: dict[str, list[Slice]] = {each: [] for each in shares}
     for each in snapshot.slices:
         if each.partition in found and any_key(rows.config, each):
             found[each.partition].append(each)
-    for partition, where in by_partition(rows.groups).items():
+    for partition, where in shares.items():
         keys = (record_keys(rows.config, each) for each in rows.batches(where))
         lacking = seen.lacking(found[partition], rows.config, keys)
         found[partition] = [each for each in found[partition] if each.path not in lacking]

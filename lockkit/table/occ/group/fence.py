@@ -41,8 +41,8 @@ PACKED_MAX, UNPACKED_MAX = 2_000, 64_000
 OFFERS = (".offer", ".append", ".rewrite")
 """How the names of offers end."""
 NAME_MAX, LIKE_MAX = 255, 3
-"""Of an offer's name: more is no name of a file, nor of MinIO's. And of so many decisions it says
-only how it differs."""
+"""File systems and MinIO take no longer name. An offer's says how it differs from so many decisions
+at most."""
 
 
 # --- the fence ------------------------------------------------------------------------------------
