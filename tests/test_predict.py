@@ -146,6 +146,17 @@ def test_revealing_a_stage_without_an_answer_leaves_the_prediction_open() -> Non
     assert predict.did is None and not predict.choice.disabled
 
 
+def test_what_was_revealed_stays_so_when_its_cell_is_run_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    predict, cells = Predict("Which?", ["one", "two"]), iter(["first", "first", "second"])
+    monkeypatch.setattr("lockkit.lab.widgets.predict._running_cell", lambda: next(cells))
+    predict.pick("two")
+    predict.reveal(widgets.HTML("a picture")).open()
+    assert predict.reveal(widgets.HTML("a picture")).opened
+    assert not predict.reveal(widgets.HTML("of another cell")).opened
+
+
 def test_without_an_interactive_page_the_first_choice_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -87,7 +87,7 @@ def _reported(each: Generation) -> tuple[str, ...]:
     match each.record:
         case Record() as record:
             who = masked(record.holder).rpartition("/")[2] or record.owner
-            attempt = record.attempt if len(record.attempt) < 20 else f"…{record.attempt[-12:]}"
+            attempt = record.attempt if len(record.attempt) < 20 else f"…{record.attempt[-6:]}"
             row = clipped(who, 20), str(record.epoch), "yes" if record.expired else "no", attempt
         case None:
             row = "deleted", "", "", ""

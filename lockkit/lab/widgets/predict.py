@@ -76,6 +76,9 @@ class Predict(Shown):
         self._question_id = f"{_running_cell()} {question} {guesses}"
         self._locked: list[Any] = []
         self._explained: list[Explanation] = []
+        self._revealed: set[str] = set()
+        """The cells whose veil was opened. After the click their cell is the active one, so
+        Shift+Enter runs it again."""
         self._ran: str | None = None
         self.did: str | None = None
         """The outcome of the first run; after it, the guess cannot change."""
@@ -128,7 +131,7 @@ class Predict(Shown):
         fail without a guess. It shows the result's `view`, or the result itself; if the result's
         text is one of the guesses, that is the outcome.
         """
-        return Veil(self, result)
+        return Veil(self, result, _running_cell())
 
     def explain(self, markdown: str) -> Explanation:
         """Text that gives the outcome away: it is shown with the outcome, and not before."""
@@ -205,8 +208,8 @@ class Explanation(Shown):
 class Veil(Shown):
     """What a prediction hides; `open` is the same as a click on its button."""
 
-    def __init__(self, predict: Predict, result: Any) -> None:
-        self._predict, self._result = predict, result
+    def __init__(self, predict: Predict, result: Any, cell: str) -> None:
+        self._predict, self._result, self._cell = predict, result, cell
         self.opened = False
         self.button = button(
             "Show it", self.open, name="reveal", icon="eye", style="info",
@@ -214,7 +217,7 @@ class Veil(Shown):
         )  # fmt: skip
         self.view = widgets.VBox([self.button])
         predict.locks(self.button)
-        if os.environ.get(FAST):
+        if os.environ.get(FAST) or cell in predict._revealed:
             self.open()
 
     def open(self) -> None:
@@ -223,6 +226,8 @@ class Veil(Shown):
             raise NotPredicted(FIRST, f"({self._predict.question})")
         if not self.opened:
             self.opened = True
+            if self._cell:
+                self._predict._revealed.add(self._cell)
             self.view.children = [getattr(self._result, "view", self._result)]
             if str(self._result) in self._predict.guesses:
                 self._predict.show(str(self._result))
