@@ -25,7 +25,16 @@ from lockkit.lab.widgets.control import STALL_ARROWS_MAX, WINDOW_MS, window
 from lockkit.lab.widgets.export import embedded, export_html, judged, page_of
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.models import RING, HistoryModel, place, short
-from lockkit.lab.widgets.scene import TAKEOVER_MS, Grant, Scene, hues, overtaken_at, scene, whole
+from lockkit.lab.widgets.scene import (
+    TAKEOVER_MS,
+    Grant,
+    Scene,
+    hues,
+    in_order,
+    overtaken_at,
+    scene,
+    whole,
+)
 from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.table.errors import CommitConflict
 
@@ -223,6 +232,12 @@ def test_a_writers_test_of_its_store_is_one_mark_of_its_lane_from_its_first_writ
 def test_a_writer_has_one_colour_in_whatever_order_it_appears() -> None:
     assert hues(["W2", "spark", "W1", "batch"]) == {"W2": 1, "W1": 0, "spark": 2, "batch": 3}
     assert hues(["W3", "W0", "Wx", "W01"]) == {"W3": 2, "W0": 0, "Wx": 1, "W01": 3}
+
+
+def test_the_lanes_of_numbered_writers_are_in_the_order_of_their_numbers() -> None:
+    assert in_order(["W0", "W10", "batch", "W2"]) == ["W0", "W2", "batch", "W10"]
+    events = [event(n, who, "started", pid=n) for n, who in enumerate(("W3", "W1", "W2"))]
+    assert [each["id"] for each in whole(events)["lanes"][1:-1]] == ["W1", "W2", "W3"]
 
 
 def test_a_verdict_shows_the_last_six_digits_of_an_instant_as_the_picture_does() -> None:

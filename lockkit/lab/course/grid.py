@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 
 from lockkit.events import shortened
@@ -15,16 +15,25 @@ WORD_MAX = 10
 """A longer word, such as an id, is broken rather than cut in a narrow notebook."""
 
 
-def grid(name: str, head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """HTML, in which every cell is escaped. Its class is `lockkit-` and `name`."""
-    heads = "".join(f"<th {LEFT}>{escape(each)}</th>" for each in head)
+def grid(
+    name: str, head: Iterable[str], rows: Iterable[Iterable[object]], tints: Mapping[str, str] = {}
+) -> str:
+    """HTML, in which every cell is escaped. Its class is `lockkit-` and `name`.
+
+    :param tints: colours of heads.
+    """
+    heads = "".join(
+        f"<th style='{_LEFT};color:{tints.get(each, 'inherit')}'>{escape(each)}</th>"
+        for each in head
+    )
     lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f"<table class='lockkit-{name}'><tr>{heads}</tr>{lines}</table>"
 
 
 def scrolled(table: str) -> str:
     """A long table in a box that is not higher than the screen of a narrow notebook."""
-    return f"<div tabindex='0' style='max-height:520px;overflow-y:auto'>{table}</div>"
+    box = "max-height:520px;overflow-y:auto;width:fit-content;max-width:100%"
+    return f"<div tabindex='0' style='{box}'>{table}</div>"
 
 
 def _cell(value: object) -> str:

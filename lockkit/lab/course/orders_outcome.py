@@ -57,7 +57,7 @@ class OrdersOutcome:
             )
             for each in self.reported
         )
-        reported = grid("told", ("", "result", "attempts", ""), rows)
+        reported = grid("told", ("", "result", "attempts", "answer"), rows)
         table = ", ".join(f"{escape(key)} = {amount}" for key, amount in self.rows.items())
         return (
             f"{reported}<div>The table: <b>{table}</b></div>"

@@ -236,7 +236,7 @@ class Programs:
         def emit(kind: str, **fields: Any) -> None:
             recorded.append(event(self._clock.stamp_ms(), "W0", kind, **fields))
 
-        store = open_store(url, endpoint=self.endpoint)
+        store = open_store(url, endpoint=self.endpoint, client="W0")
         with closing(store):
             run(create_table(config(buckets)), store, self._clock)
         return PlainProgram(url, self.endpoint, "W0", emit).put(rows)

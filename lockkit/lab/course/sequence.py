@@ -10,7 +10,9 @@ import ipywidgets as widgets
 
 from lockkit.events import STORE, Event
 from lockkit.lab.course.grid import grid
+from lockkit.lab.widgets.charts import HUES
 from lockkit.lab.widgets.models import described
+from lockkit.lab.widgets.scene import hues
 
 ROWS_MAX, FOLDED_MAX = 18, 200
 """So many rows and the cell above them fit on a screen; others before them are folded."""
@@ -24,7 +26,7 @@ line-height:1.5;vertical-align:top;overflow-wrap:anywhere}
 .lockkit-sequence :is(td,th):first-child{white-space:nowrap}
 .lockkit-sequence{border-collapse:collapse}
 .lockkit-latest th{position:sticky;top:0;background:var(--jp-layout-color0,Canvas)}
-.lockkit-latest{display:flex;flex-direction:column-reverse;max-height:480px;overflow-y:auto}
+.lockkit-latest{width:fit-content;max-width:100%;display:flex;flex-direction:column-reverse;max-height:480px;overflow-y:auto}
 .lockkit-sequence tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}
 .lockkit-harm{border-left:4px solid var(--jp-error-color1,#b3001b);padding:4px 10px;margin:4px 0}
 </style>"""
@@ -50,7 +52,8 @@ def _table(events: list[Event]) -> str:
         ("" if at == above else at, *(_said(each) if lane == _lane(each) else "" for lane in who))
         for each, at, above in zip(shown, times, ["", *times], strict=False)
     )
-    return grid("sequence", ("", *who), rows)
+    tints = {each: HUES[hue % len(HUES)] for each, hue in hues(who).items()}
+    return grid("sequence", ("", *who), rows, tints)
 
 
 def _lane(each: Event) -> str:

@@ -63,6 +63,7 @@ NO_LANE = -1
 FLIES = re.compile("held back|delayed|on its way")
 """The faults of a request that the store may decide yet, although its client has given it up."""
 NUMBERED = re.compile(r"W([1-9]\d?)")
+WRITER = re.compile(r"W\d{1,4}")
 STATES = {"danger", "note", "began", "fenced"}
 """Events that the picture shows in another way, or not at all."""
 
@@ -213,7 +214,7 @@ class _Painter:
         writers = [
             {"id": text(who), "title": text(who), "role": "writer", "hue": self.hues[who],
              "state": self._state(who)}
-            for who in self.story.states
+            for who in in_order(self.story.states)
         ]  # fmt: skip
         return [
             {"id": LOCK_LANE, "title": "lock object", "role": "truth", "state": ""},
@@ -599,6 +600,13 @@ def hues(writers: Iterable[str]) -> dict[str, int]:
     taken = set(found.values())
     left = (hue for hue in count() if hue not in taken)
     return {who: found[who] if who in found else next(left) for who in named}
+
+
+def in_order(writers: Iterable[str]) -> list[str]:
+    """The order of the lanes: each Wn has the place of its number among them."""
+    named = list(writers)
+    numbered = iter(sorted(filter(WRITER.fullmatch, named), key=lambda who: int(who[1:])))
+    return [next(numbered) if WRITER.fullmatch(who) else who for who in named]
 
 
 Grant = tuple[str, int, float, float | None, float | None]
