@@ -49,6 +49,23 @@ def test_nobody_commits_out_of_turn_so_that_the_story_ends_on_any_machine(
     assert steps[late:].count(("W2", "published")) <= 1, "the commit that was on its way"
 
 
+def test_as_an_app_the_writers_are_those_that_start_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An app shows nothing before its last step, and Spark starts twice in a minute."""
+
+    def no_fleet(*, kind: str, **_: Any) -> None:
+        raise ValueError(kind)
+
+    monkeypatch.delenv(FAST, raising=False)
+    monkeypatch.setattr("lockkit.lab.widgets.launch.memory_bytes", lambda: 16_000_000_000)
+    monkeypatch.setattr("lockkit.lab.course.stalled.Fleet", no_fleet)
+    for as_app, kind in ((False, "connect"), (True, "plain")):
+        monkeypatch.setattr("lockkit.lab.course.stalled.IN_VOILA", as_app)
+        with pytest.raises(ValueError, match=kind):
+            stall(fence=True, report=lambda _: None)
+
+
 def request(key: str, status: int, at_ms: float) -> Event:
     return event(
         at_ms, "store", "request", client="W1", method="put", key=key, condition="if-match",

@@ -72,6 +72,7 @@ PICTURES = (
     "from lockkit.lab.widgets import StoreProbe, Workbench\nprobe = StoreProbe()\nprobe",
     "probe.show(probe.run('aws', rounds=1, requests=3))",
     "Workbench.replay('../datasets/histories/good/lost_response_recovered.jsonl')",
+    "Workbench.replay('../datasets/histories/good/stalled_commit_refused.jsonl')",
     """from lockkit.lab.course.exercises import Applied, IfVersion, Put, Sleep, judge, read
 
 def claim(key, mine):

@@ -16,7 +16,7 @@ from lockkit.lab.widgets.scene import hues
 
 ROWS_MAX, FOLDED_MAX = 18, 200
 """So many rows and the cell above them fit on a screen; others before them are folded."""
-SAID_CHARS_MAX, KEY_CHARS_MAX = 76, 32
+SAID_CHARS_MAX, END_CHARS, KEY_CHARS_MAX = 76, 30, 32
 VERSION_CHARS, LATE_MS = 6, 1.0
 ANSWERS = {"precondition_failed": "412, refused", "throttled": "429, throttled"}
 SIGNS = {"applied": "✓", "precondition_failed": "✗", "throttled": "✗", "missing": "∅"}
@@ -91,4 +91,7 @@ def _named(key: str) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= SAID_CHARS_MAX else text[: SAID_CHARS_MAX - 1] + "…"
+    """Without its middle if it is long: what a call returns stands at its end."""
+    if len(text) <= SAID_CHARS_MAX:
+        return text
+    return f"{text[: SAID_CHARS_MAX - END_CHARS - 1]}…{text[-END_CHARS:]}"

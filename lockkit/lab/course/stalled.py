@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -17,6 +17,7 @@ from lockkit.lab.processes.fleet import Fleet
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.launch import default_settings
 from lockkit.lab.widgets.panels import Workbench
+from lockkit.lab.widgets.predict import IN_VOILA
 from lockkit.lab.widgets.ui import Shown
 from lockkit.protocol.outcome import Found
 from lockkit.spark.orders import TABLE
@@ -88,11 +89,14 @@ class StalledRun:
 def stall(fence: bool, report: Report = print) -> StalledRun:
     """W1 checks and is paused; W2 takes over the lock and commits; W1 resumes.
 
-    Real processes: PySpark, or plain if `default_settings` says so. Nobody commits but who has the
-    turn: two writers that rewrite one file group, one always a little later than the other, would
-    refuse the later one forever. Raises `TimeoutError` if a step does not come.
+    Real processes: PySpark, or plain if `default_settings` says so, and in an app, which shows
+    nothing before its last step. Only one writer at a time may commit: of two that rewrite one file
+    group, one would always be a little later, and be refused forever. Raises `TimeoutError` if a
+    step does not come.
     """
     chosen = default_settings(writers=2, overlap=1.0, fence=fence)
+    if IN_VOILA:
+        chosen = replace(chosen, kind="plain")
     fleet = Fleet(
         kind=chosen.kind, writers=2, overlap=1.0, fence=fence, ttl_s=chosen.lease_s,  # type: ignore[arg-type]
         renew_interval_s=chosen.lease_s / 10, pause_s=PAUSE_S,

@@ -500,7 +500,7 @@ class View {
       const glyph = GLYPHED.has(lane.state) && this.laid >= TINY ? 2 : 0;
       const fits = (each) => STATE_CHAR * (each.length + glyph) <= room;
       if (lane.state) html("i", `lk-is-${word(lane.state)}`, [lane.state, BRIEF[lane.state] ?? ""].find(fits) ?? "", title);
-      else if (!writer) html("i", "", lane.id === "lock" ? (room < 60 ? "" : "the truth") : room < 66 ? "" : room < 92 ? "for readers" : "what readers see", title);
+      else if (!writer) html("i", "", lane.id === "lock" ? (room < 60 ? "" : "the truth") : room < 66 ? "" : room < 106 ? "for readers" : "what readers see", title);
       if (writer) this.folds(title, lane, `Hide the lane of ${lane.title}`);
     }
     strip.style.transform = `translateX(${-this.scroller.scrollLeft}px)`;
