@@ -13,7 +13,9 @@ from browser.world import (
     SOON_MS,
     Server,
     elsewhere,
+    notebook_of,
     run_all_cells,
+    said_by_kernel,
     seen,
     shot,
     theme,
@@ -66,6 +68,30 @@ def test_a_dead_lock_is_looked_at_shown_in_the_diagram_and_broken_by_its_epoch(
     part("error").get_by_text("contains a blank").wait_for(timeout=SOON_MS)
     assert console.locator("img").count() == 0
     assert elsewhere(page, lab) == [] and page.trouble == []
+
+
+@pytest.mark.xdist_group("lab")
+def test_a_file_that_is_dropped_beside_the_zone_does_not_replace_the_notebook(
+    lab: Server, page: Any
+) -> None:
+    cells = "from lockkit.lab.widgets.console.drop import DropFiles", "(zone := DropFiles())"
+    run_all_cells(page, lab, notebook_of(lab, "zone.ipynb", *cells))
+    box = seen(page, page.locator(".lk-drop")).bounding_box()
+    browser, pages = page.context.new_cdp_session(page), list(page.context.pages)
+
+    def drop(x: float) -> None:
+        """As a person drops it: a file that the page does not take is opened by Chromium."""
+        held = {"items": [], "files": [str(LOG)], "dragOperationsMask": 17}
+        place = {"x": x, "y": box["y"] + box["height"] / 2, "data": held}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            browser.send("Input.dispatchDragEvent", {"type": kind, **place})
+        page.wait_for_timeout(500)
+
+    names = "[each['name'] for each in zone.value]"
+    drop(box["x"] + box["width"] + 9)
+    assert page.context.pages == pages and said_by_kernel(page, names) == "[]"
+    drop(box["x"] + 9)
+    assert page.context.pages == pages and said_by_kernel(page, names) == f"['{LOG.name}']"
 
 
 @pytest.mark.xdist_group("voila")

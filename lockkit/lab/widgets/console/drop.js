@@ -1,5 +1,12 @@
 // Files for the kernel: dropped here, or chosen with the button. They are text to the kernel only.
 
+/** A browser would open a file that missed the zone in the place of the notebook. */
+function spare(event) {
+  if (event.defaultPrevented || !event.dataTransfer?.types.includes("Files")) return;
+  event.preventDefault();
+  event.dataTransfer.dropEffect = "none";
+}
+
 export function render({ model, el }) {
   const zone = document.createElement("label");
   zone.className = "lk-drop";
@@ -22,7 +29,7 @@ export function render({ model, el }) {
   };
   input.addEventListener("change", async () => { await send([...input.files]); input.value = ""; });
   const over = (on) => (event) => {
-    if (!event.dataTransfer || ![...event.dataTransfer.types].includes("Files")) return;
+    if (!event.dataTransfer?.types.includes("Files")) return;
     event.preventDefault();
     event.stopPropagation();
     zone.classList.toggle("lk-over", on);
@@ -41,5 +48,12 @@ export function render({ model, el }) {
   model.on("change:disabled", enable);
   enable();
   el.append(zone);
-  return () => model.off("change:disabled", enable);
+  const gone = new AbortController();
+  for (const kind of ["dragover", "drop"]) {
+    document.addEventListener(kind, spare, { signal: gone.signal });
+  }
+  return () => {
+    model.off("change:disabled", enable);
+    gone.abort();
+  };
 }
