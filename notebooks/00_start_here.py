@@ -20,17 +20,17 @@
 # <abbr title="lease: a grant that ends by itself unless its holder renews it in time">lease</abbr>,
 # and then continues? And what happens if a write succeeds, but its response is lost?
 #
-# The first picture comes within seconds after you press **Launch**. A dotted line below a word
-# means that it is explained when you point at it.
+# The first picture appears within seconds after you press **Launch**. Point at a word with a dotted
+# underline to read what it means.
 
 # %% [markdown]
 # ## Predict
 #
 # While W1 is paused, its lease expires. W2 takes the lock and commits. W1 then continues. It has
-# not noticed the pause, so it finishes its commit: it creates the file that makes the commit
-# visible, *only if absent*. There is no
-# <abbr title="fence: the object that a commit must replace; the store refuses a commit whose
-# conflict check is out of date">fence</abbr> yet: only the lock protects the table.
+# not noticed the pause, so it finishes its commit: it creates, *only if absent*, the file that
+# makes the commit visible. There is no <abbr title="fence: the object that a commit must replace;
+# the store refuses a commit whose conflict check is out of date">fence</abbr> yet: only the lock
+# protects the table.
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
@@ -50,14 +50,13 @@ bench = Workbench()
 bench
 
 # %% [markdown]
-# 1. **Launch.** Real processes start and commit orders to one table. The table is on an object
-#    server on this machine, which speaks the protocol of the provider that you chose. The writers
-#    are plain Python programs, which start at once. **PySpark** starts Spark programs with the same
-#    lock and the same commit. They start in the background, which takes up to half a minute. The
-#    plain writers run until then. A recorded run plays until a writer sends a request.
-# 2. **Stall W1.** At its next commit W1 takes the lock and checks that no other commit is in its
-#    way. Right after that check its process is paused (SIGSTOP). It does nothing and notices
-#    nothing.
+# 1. **Launch.** Real processes commit orders to one table on an object server on this machine. The
+#    server speaks the protocol of the provider that you chose. The writers are plain Python
+#    programs, which start at once; until one of them sends a request, you see a recorded run.
+#    **PySpark** starts Spark programs with the same lock and the same commit. Spark needs up to
+#    half a minute to start in the background, and the plain writers run until then.
+# 2. **Stall W1.** At its next commit W1 takes the lock and checks for conflicting commits. Right
+#    after that check its process is paused (SIGSTOP). It does nothing and notices nothing.
 # 3. Wait until another writer takes over the lock, then press **Resume W1**.
 # 4. **Lose next response.** The store applies one write of the lock or of the commit, and its
 #    response is dropped on the way back.
@@ -69,36 +68,37 @@ bench
 # ## See
 #
 # Time runs downwards. The lane on the left is **what is true**: the lock object as the store
-# recorded it, in the colour of its owner. Each label such as `g7 9f1c` is one successful write, a
+# recorded it, in the colour of its owner. A label such as `g7 9f1c` marks one successful write, a
 # <abbr title="generation: one state of the lock object, made by one successful
-# write">generation</abbr>, with the first characters of its ETag, by which the store names that
+# write">generation</abbr>, and shows the first characters of its ETag, the store's name for that
 # state. The table with the picture lists the generations; click one to see it in the picture. The
 # writers' lanes show **what each writer knows**. A writer that wrongly counts on the lock is red.
 # The lane on the right shows what readers of the table see.
 #
-# The next picture was recorded with the fence off. It is shown after you have picked a guess.
-# Follow W1 downwards from where it resumes, or press **Show the evidence**.
+# The next picture was recorded with the fence off. Pick a guess above to see it. Then follow W1
+# downwards from where it resumes, or press **Show the evidence**.
 
 # %%
 fence_off = stalled("../datasets/histories", fence=False)
 late.reveal(fence_off)
 
 # %% [markdown]
-# The same stall with the fence on, also after your guess. Compare the end of W1's lane.
+# This is the same stall with the fence on. Compare the end of W1's lane.
 #
 # In your own run, `release` may come before `publish`. The write of the fence decides the commit.
-# After it a writer no longer needs the lock, so it releases the lock and creates its completed file
-# at the same time. The recorded writers, and writers without the fence, create that file first.
+# After that write a writer no longer needs the lock, so it releases the lock and creates its
+# completed file at the same time. The recorded writers, and writers without the fence, create that
+# file first.
 
 # %%
 fence_on = stalled("../datasets/histories", fence=True)
 late.reveal(fence_on.view)
 
 # %% [markdown]
-# And a lost response. The cross marks where it was lost: W1's write is in the lock object (`g1`),
-# but W1 received no answer. W1 does not guess. It reads the object back, recognises its own write
-# by the `attempt` in it, and confirms it with one more conditional write. Only then does it use the
-# lock.
+# The last picture shows a lost response. The cross marks where it was lost: W1's write is in the
+# lock object (`g1`), but W1 received no answer. W1 does not guess. It reads the object back,
+# recognises its own write by the `attempt` in it, and confirms it with one more conditional write.
+# Only then does it use the lock.
 
 # %%
 Workbench.replay("../datasets/histories/good/lost_response_recovered.jsonl")
@@ -106,8 +106,8 @@ Workbench.replay("../datasets/histories/good/lost_response_recovered.jsonl")
 # %% [markdown]
 # ## Check
 #
-# A checker reads the history, both the store's record and the writers' events, and names the events
-# that prove its verdict.
+# A checker reads the history: the store's record and the writers' events. It names the events that
+# prove its verdict.
 
 # %% jupyter={"source_hidden": true}
 # Check
@@ -115,9 +115,8 @@ assert (fence_off.verdict.kind, fence_on.verdict.kind) == ("INVALID", "VALID")
 print(said(fence_on.verdict))
 
 # %% [markdown] tags=["not-in-app"]
-# Everything that the buttons do can also be done by code, on the same workbench. The next lines
-# start processes, so they are off at first: set `BY_CODE = True`, run them, and watch the panel
-# above.
+# Code can do everything that the buttons do, on the same workbench. The next cells start processes,
+# so they are switched off at first: set `BY_CODE = True`, run them, and watch the panel above.
 
 # %%
 import os
@@ -155,16 +154,16 @@ if BY_CODE:
 #
 # A lease is not mutual exclusion. The holder and the store do not share a clock, and a process can
 # be paused between any two instructions: for example after its last look at the lock, and before
-# the write that the lock was meant to protect. A shorter lease does not close that gap, nor does
-# another check just before the write.
+# the write that the lock was meant to protect. A shorter lease does not close that gap. Neither
+# does another check just before the write.
 #
 # So the lock does not decide. With the fence on, publishing a commit is itself a conditional write:
 # *nothing was published since my conflict check*. The store decides that in one step. The lock then
-# only saves work, and the fence makes the result correct.
+# only saves work. The fence is what makes the result correct.
 #
-# The lost response shows the same from the other side: without a response, a client cannot know
-# what happened. Each write carries a unique `attempt`, so a later read can distinguish *ours*, *not
-# ours* and *not yet decided*.
+# The lost response shows the same problem from the client's side: without a response, it cannot
+# know what happened. Each write carries a unique `attempt`, so a later read can distinguish *ours*,
+# *not ours* and *not yet decided*.
 #
 # ## In production
 #
@@ -175,7 +174,7 @@ if BY_CODE:
 # %% [markdown] tags=["not-in-app"]
 # ## Your turn
 #
-# Produce one run in which a commit was refused *and* a response was lost, and which the checker
+# Produce one run in which a commit is refused *and* a response is lost, and which the checker still
 # judges VALID. Launch, stall, resume, lose, **Stop**; then run the line below.
 
 # %% tags=["not-in-app"]

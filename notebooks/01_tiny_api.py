@@ -13,23 +13,23 @@
 # %% [markdown]
 # # The whole library in a few lines, and what it does not promise
 #
-# What is the least code that keeps two processes from writing at the same time? And what does it
-# not promise, however carefully it is used?
+# What is the least code that keeps two processes from writing at the same time? And what can that
+# code not promise, however carefully you use it?
 #
 # This takes less than ten seconds on a quiet machine, and up to half a minute on a busy one.
 
 # %% [markdown]
 # ## Predict
 #
-# An account's balance is one small object in a bucket. It is 0. W1 pays in 10 and W2 pays in 20:
-# each reads the balance, adds its amount, and writes the whole object. Both read before either
-# writes, and there is no lock.
+# An account's balance is one small object in a bucket, and it is 0 now. W1 pays in 10 and W2 pays
+# in 20: each reads the balance, adds its amount, and writes the whole object. Both read before
+# either writes, and there is no lock.
 
 # %%
 from lockkit.lab.widgets import Predict
 from lockkit.lab.course.account import GUESSES, at_once
 
-alone = Predict("What is the balance in the end?", GUESSES)
+alone = Predict("What is the final balance?", GUESSES)
 alone
 
 # %% [markdown]
@@ -43,7 +43,7 @@ alone.run(at_once)
 
 # %% jupyter={"source_hidden": true}
 alone.explain("""
-Both received 200, and only the later write remains. So the writers have to take turns.
+Both writers received 200, but only the later write remains. So the writers have to take turns.
 """)
 
 # %% [markdown]
@@ -72,9 +72,9 @@ except LockBusy as busy:
     print(busy)
 
 # %% [markdown]
-# The lease is renewed while the block runs. It can still be lost: the process was paused for longer
-# than the lease, or, as here, a colleague took W1 for dead and broke the lock. Then `with` raises
-# `LockLost` at the end: do not rely on what the block did.
+# The lease is renewed while the block runs. It can still be lost: the process may be paused for
+# longer than the lease, or a colleague may break the lock of a process that seems dead, as here.
+# Then `with` raises `LockLost` at its end, and you must not rely on what the block did.
 
 # %%
 try:
@@ -91,13 +91,13 @@ except LockLost as lost:
 # ## Predict: what it does not promise
 #
 # Now both pay under the lock, one after the other. W1 reads 0 and sends its write of 10. The
-# request is stuck in the network and no response comes; W1 gives up and releases the lock. W2
+# request is stuck in the network and no response comes, so W1 gives up and releases the lock. W2
 # acquires it, reads 0, and pays in 20. **Then W1's request arrives.**
 
 # %%
 from lockkit.lab.course.account import LATE_GUESSES, late
 
-stray = Predict("Both did all that a lock asks for. What is the balance in the end?", LATE_GUESSES)
+stray = Predict("Both obeyed the lock. What is the final balance?", LATE_GUESSES)
 stray
 
 # %%
@@ -107,11 +107,11 @@ by_lock_alone
 # %% jupyter={"source_hidden": true}
 stray.explain("""
 No process was paused and no lease expired. At no time did two clients hold the lock, and the
-checker confirms it. The lock keeps *processes* apart. It does not keep their *requests* apart,
-and a request that its client has given up can still arrive.
+checker confirms it. The lock keeps *processes* apart. It does not keep their *requests* apart: a
+request can still arrive after its client has given up.
 
-The store can keep them apart: the same late write, on the condition that the object *is still as
-I read it* (`If-Match`):
+The store can keep requests apart. Here is the same late write with a condition, *only if the object
+is still as I read it* (`If-Match`):
 """)
 
 # %%
@@ -131,8 +131,8 @@ with Table.create(bucket.url, record_key="id", **bucket.of("W1")) as table:
 print(f"commit ..{committed.instant[-6:]}, under epoch {committed.epoch} of the lock")
 
 # %% [markdown]
-# Where Apache Hudi's writers share the table, Hudi's own configuration opens the same lock, on the
-# same object: each excludes the other.
+# If Apache Hudi's writers share the table, open the lock with Hudi's own configuration. It is the
+# same lock on the same object, so each side excludes the other.
 
 # %%
 from lockkit import open_lock
@@ -158,14 +158,14 @@ assert (by_lock_alone.balance, guarded.balance) == (10, 20)
 # %% jupyter={"source_hidden": true}
 stray.explain("""
 A lock promises one thing: at any time at most one client holds it, and every grant has a higher
-epoch. It cannot promise that a write which was sent under the lock also arrives while it is held.
-Networks delay requests, SDKs repeat them, and processes are paused between two lines of code.
-Each of these can move a write of an earlier holder into the time of a later one. A shorter lease
-does not help, nor does a look at the lock just before the write.
+epoch. It cannot promise that a write that is sent under the lock also arrives while the lock is
+held. Networks delay requests, SDKs repeat them, and processes are paused between two lines of code.
+Each of these can delay a holder's write until a later client holds the lock. A shorter lease does
+not help. Neither does a look at the lock just before the write.
 
-So the written object must itself detect a late write. A version does that (`If-Match`). So does
-an epoch, if the object keeps the highest epoch that it has seen (notebook 12). The lock is then
-an optimisation: it saves work that would be refused.
+So the object itself must detect a late write. It can do so by its version (`If-Match`), or by an
+epoch, if it keeps the highest epoch that it has seen (notebook 12). The lock is then an
+optimisation: it saves work that would be refused.
 """)
 
 # %% [markdown]
@@ -174,17 +174,17 @@ an optimisation: it saves work that would be refused.
 # * **`Lock`** works on S3, Google Cloud Storage, Azure and file systems. `ttl_s` is 300 by default,
 #   as in Hudi. Use one handle per thread, `lock.assert_held()` before expensive work, and `on_lost`
 #   to be notified at once.
-# * **Apache Hudi** has the lock, and nothing behind it: its storage lock is a lease by clocks
+# * **Apache Hudi** has only the lock: its storage lock is a lease that is measured by clocks
 #   ([RFC-91](https://github.com/apache/hudi/blob/master/rfc/rfc-91/rfc-91.md)), and a writer
-#   creates its completed file no matter who holds the lock by then. Notebook 08 shows the
+#   creates its completed file even if another writer holds the lock by then. Notebook 08 shows the
 #   consequences.
-# * **Delta Lake and Iceberg** do the opposite: they have no lock, and one conditional write decides
-#   (of the log's next entry, or of the catalog's pointer). They need no lock service, but a writer
-#   that loses has to repeat its work.
+# * **Delta Lake and Iceberg** do the opposite: they have no lock. One conditional write decides:
+#   that of the log's next entry, or of the catalog's pointer. They need no lock service, but a
+#   writer that loses has to repeat its work.
 #
 # ## Your turn
 #
-# W1's late write was refused, so its 10 are still unpaid. Choose what W1 does with `THEN`: `give
+# W1's late write was refused, so its 10 are still unpaid. Set `THEN` to what W1 does now: `give
 # up`, `write it again` or `begin again`. The last two acquire the lock once more.
 
 # %%
@@ -198,13 +198,13 @@ print("solved" if mine.balance == 30 and mine.verdict.kind == "VALID" else "not 
 # account is JSON with `balance` and `receipts`, a list that you may use as you like. `receipt` is
 # the id of this payment: a client that has restarted calls `pay` again with the receipt of a
 # payment that it made before. The simulator calls your function in 200 small worlds of three
-# clients, in which answers are lost, writes land late, and something on the way sends a request
-# twice. `judge` draws the shortest world that went wrong.
+# clients, in which answers are lost, writes land late, and a request is sometimes delivered twice.
+# `judge` draws the shortest world that went wrong.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
-# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
-# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second.
-# A solution is in `solutions/pay.py`.
+# `Throttled` (429), or `Unknown` if no answer comes. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second. A solution is in
+# `solutions/pay.py`.
 
 # %%
 import json

@@ -22,8 +22,8 @@
 # %% [markdown]
 # ## Predict
 #
-# W1 and W2 want the lock at the same moment. Both look, and there is no object. Both write their
-# record with a plain `PUT`, W1 first and W2 just after it.
+# W1 and W2 want the lock at the same moment. Both read, and find no object. Both write their record
+# with a plain `PUT`, W1 first and W2 just after it.
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
@@ -45,8 +45,8 @@ Workbench.replay(both.events)
 
 # %% jupyter={"source_hidden": true}
 plain.explain("""
-For the store these are two writes of one object, and it accepts both. Looking first does not
-help: both looked. The store itself has to look, in the same step in which it writes:
+For the store these are two writes of one object, and it accepts both. Reading first does not help:
+both clients did. The store itself has to check, in the same step in which it writes:
 `If-None-Match: *`, *only if nothing is there*.
 """)
 
@@ -54,7 +54,8 @@ help: both looked. The store itself has to look, in the same step in which it wr
 claim_at_once(conditional=True)
 
 # %% [markdown]
-# This is what W1 wrote, with the library's own `Lock`, as a GET returns it.
+# Next, W1 acquires the lock with the library's own `Lock`. This is what a GET of the lock object
+# returns then.
 
 # %%
 bucket = stand("s3")
@@ -75,8 +76,8 @@ look(bucket)
 # | `holder` | lockkit's | host, process and name, for the person who has to find the client |
 #
 # Hudi's writers ignore the last four fields, and drop them when they write. The version is not in
-# the object: the store makes it. Every write after the first is conditional on it: `If-Match:
-# <version>`.
+# the object: the store assigns it. Every write after the first is conditional on that version:
+# `If-Match: <version>`.
 
 # %%
 from lockkit.lab.course.lockfile import version_of
@@ -97,19 +98,19 @@ kept_by_bucket
 
 # %% [markdown]
 # Each renewal is a new object with a new ETag and the same epoch. (The second write is a
-# conformance check: on a server that is not the provider's own, `Lock` first makes sure that it
-# refuses two writes whose condition is false.) The release is a write, too: a *tombstone*, with
-# `expired` true.
+# conformance check. On a server that is not the provider's own, `Lock` first sends two writes whose
+# condition is false, and makes sure that the server refuses both.) The release is a write, too: a
+# *tombstone*, with `expired` true.
 #
 # ## Predict: delete instead
 #
-# A free lock seems to need no file. So let a release *delete* the object, but only if
-# it is unchanged (`If-Match`). W1 acquires the lock and releases it, then W2 does.
+# A free lock seems to need no file. So let a release *delete* the object, but only if it is
+# unchanged (`If-Match`). W1 acquires and releases the lock, and then W2 does the same.
 
 # %%
 from lockkit.lab.course.lockfile import EPOCH_GUESSES, hand_on
 
-tidy = Predict("Which epochs are they granted?", EPOCH_GUESSES)
+tidy = Predict("Which epochs are W1 and W2 granted?", EPOCH_GUESSES)
 tidy
 
 # %%
@@ -118,8 +119,8 @@ deleted
 
 # %% jupyter={"source_hidden": true}
 tidy.explain("""
-No client wrote anything wrong. From a tombstone, W2 reads the last epoch and is granted the next
-one. Here the epoch was deleted with the object: W2 starts again at 1, and so do all later writers.
+No client made a mistake. If W2 finds a tombstone, it reads the last epoch and takes the next one.
+Here the epoch was deleted with the object, so W2 starts again at 1, and so does every later writer.
 A late write of W1 with epoch 1 looks like a write of W2. A fence that keeps *the highest epoch that
 I have seen* lets it pass.
 """)
@@ -140,9 +141,9 @@ print(said(bucket.verdict))
 
 # %% jupyter={"source_hidden": true}
 tidy.explain("""
-A lock in an object store is a *compare-and-set* on one object, and nothing more: a client that
-has read version *v* may replace version *v*. Of two clients that have read the same version, at
-most one can succeed. That is all of the mutual exclusion. Everything that makes it a lease
+A lock in an object store is a *compare-and-set* on one object, and nothing more: a client that has
+read version *v* may replace version *v*. Of two clients that have read the same version, at most
+one can succeed. Mutual exclusion needs nothing else. Whatever makes the lock a lease
 (`validUntil`), fair or fast is built on top.
 
 For such an object, S3's ETag is a hash of its content: equal bytes have equal ETags. An object
@@ -158,9 +159,9 @@ tombstone remembers the epoch.
 #
 # * **Apache Hudi** (`StorageBasedLockProvider`, RFC-91) uses `.hoodie/.locks/table_lock.json` with
 #   the first three fields; `If-None-Match: *` and `If-Match` on S3 and Azure, `ifGenerationMatch`
-#   on Google Cloud Storage. It does not delete the object either, but has no epoch: a grant to a
-#   Hudi writer removes ours. On a shared table the fence therefore remembers the epoch as well
-#   (`lock.observe_epoch`).
+#   on Google Cloud Storage. It does not delete the object either, but it has no epoch: a grant to a
+#   Hudi writer removes ours from the object. On a shared table the fence therefore remembers the
+#   epoch as well (`lock.observe_epoch`).
 # * **Stuck lock files that people delete by hand** are an old problem
 #   ([#9015](https://github.com/apache/hudi/issues/9015),
 #   [#11347](https://github.com/apache/hudi/issues/11347), both of the file system provider).
@@ -185,15 +186,15 @@ print("solved" if mine.epochs == (42,) and mine.verdict.kind == "VALID" else "no
 
 # %% [markdown]
 # Now write `release`: end the grant whose lock object is `record` (`owner`, `epoch`, `free`) and
-# has this `version`. Return once the grant is over, by your write or because another client took
-# the lock over. The next client reads the object and grants itself the epoch after that one; if
-# there is no object, it begins with epoch 1. The simulator calls your function in 200 small worlds
-# of three clients, in which answers are lost, writes land late, and clients are paused.
+# has this `version`. Return as soon as the grant is over, either by your write or because another
+# client took the lock over. The next client reads the object and takes the next epoch; if there is
+# no object, it takes epoch 1. The simulator calls your function in 200 small worlds of three
+# clients, in which answers are lost, writes land late, and clients are paused.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
-# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
-# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second.
-# A solution is in `solutions/release.py`.
+# `Throttled` (429), or `Unknown` if no answer comes. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second. A solution is in
+# `solutions/release.py`.
 
 # %%
 import json

@@ -18,14 +18,14 @@
 # has just written your object, and its response is lost on the way to you. What does your SDK
 # report, and what should you do?
 #
-# This takes about half a minute on a quiet machine, and a minute on a busy one; Azure's SDK waits
-# for 15 seconds of it.
+# This takes about half a minute on a quiet machine, and a minute on a busy one. For 15 seconds of
+# that time Azure's SDK waits.
 
 # %% [markdown]
 # ## Predict
 #
-# boto3 is used with its default settings. There is only **one** writer. Pick a guess:
-# the run is locked until then.
+# boto3 has its default settings. There is only **one** writer. The run is locked until you pick a
+# guess.
 
 # %%
 from lockkit.lab.widgets import Predict
@@ -37,8 +37,8 @@ retried
 # %% [markdown]
 # ## Run
 #
-# A real client, an object server on this machine, and between them a proxy that forwards the
-# request and drops the response.
+# A real client sends its request to an object server on this machine. A proxy between them forwards
+# the request and drops the response.
 
 # %%
 from lockkit.lab.course.lost import lose_answer
@@ -51,9 +51,8 @@ retried.run(lose_answer, "s3")
 # %% jupyter={"source_hidden": true}
 retried.explain("""
 There was one call, but two requests. The SDK took the missing response for a failure and sent the
-request again. The second request found the object of the first, and was refused. The caller
-learns only of the refusal. Google's SDK does the same, and hides a 429 (*too many requests*) as
-well:
+request again. The second request found the object of the first, and was refused. The caller sees
+only the refusal. Google's SDK does the same, and hides a 429 (*too many requests*) as well:
 """)
 
 # %%
@@ -61,8 +60,8 @@ lose_answer("gcs")
 
 # %% jupyter={"source_hidden": true}
 retried.explain("""
-Azure's SDK does it, too. Its answer is 409, after 15 seconds: the first pause of its default
-retry policy is longer than many leases. (This run really waits that long.)
+Azure's SDK also sends the request twice. It reports 409, and only after 15 seconds: the first pause
+of its default retry policy is longer than many leases. (This run really waits that long.)
 """)
 
 # %%
@@ -70,13 +69,13 @@ azure = lose_answer("azure")
 azure
 
 # %% [markdown]
-# ## What a lock makes of that answer
+# ## How a lock can misread that answer
 
 # %% jupyter={"source_hidden": true}
 retried.explain("""
-The wrong conclusion is: "412, so another client has the lock: wait for it." This is `lockkit`'s own
-lock with that mistake planted: the SDK's retries are on, and a 412 counts as a lost race. The
-lock's own rule is to read the object first.
+The wrong conclusion is: "412, so another client has the lock: wait for it." The picture shows
+`lockkit`'s own lock with that mistake planted: the SDK's retries are on, and a 412 counts as a lost
+race. Without the mistake, the lock would read the object first.
 """)
 
 # %%
@@ -97,7 +96,7 @@ and a lock without a lease (Terraform's) stays until a person deletes it by hand
 
 # %%
 careful = Predict(
-    "Retries off, the same answer lost. W1 gets no answer. And then?",
+    "Retries are off, and the same answer is lost. What happens to W1?",
     ["it waits for itself", "it holds the lock"],
 )
 careful
@@ -109,14 +108,14 @@ Workbench.replay(s3.events)
 # %% jupyter={"source_hidden": true}
 careful.explain("""
 Retries are off, so W1 gets *no answer* instead of a misleading 412. It reads the object back and
-recognises its own write by its `attempt`, an id that no other write has. It confirms that with
-one more conditional write, and only then counts the lock as held.
+recognises its own write by its `attempt`, an id that no other write has. It then confirms the claim
+with one more conditional write. Only after that does it count the lock as held.
 """)
 
 # %% [markdown]
 # ## The lines that matter
 #
-# The same with nothing but boto3, against the same server. The answer to the first write is lost:
+# Here is the same in plain boto3, against the same server. The answer to the first write is lost:
 
 # %%
 import json
@@ -160,19 +159,21 @@ A condition makes a write safe to repeat: at most one copy is applied. It does n
 answer to the second. An SDK that sends both copies for one call reports only the last answer.
 
 So a 412 after a hidden retry does not say who won, and code above the SDK cannot get the first
-answer back. An id inside the object helps. It must be the id of this very write, because its
+answer back. An id inside the object can. It must be the id of this very write, because the same
 owner may have other writes under way. If the id is not there, that proves nothing: the request may
-still be on its way, and arrive after the look. The confirming write is for that case.
+still be on its way, and arrive after the read. The confirming write is for that case.
 """)
 
 # %% [markdown]
 # ## In production
 #
-# * **S3:** [aws-sdk-java-v2 #6580](https://github.com/aws/aws-sdk-java-v2/issues/6580) reports
-#   exactly this, by a maintainer of Trino; it was closed as stale, not fixed.
-# * **Apache Hudi:** [#14373](https://github.com/apache/hudi/issues/14373): its storage lock's own
-#   success became a 412. Its clients' retries were then turned off
-#   ([#17869](https://github.com/apache/hudi/pull/17869)); reading back was designed, not merged.
+# * **S3:** a maintainer of Trino reported exactly this in [aws-sdk-java-v2
+#   #6580](https://github.com/aws/aws-sdk-java-v2/issues/6580). The issue was closed as stale, not
+#   fixed.
+# * **Apache Hudi:** in [#14373](https://github.com/apache/hudi/issues/14373) the storage lock's
+#   successful write was reported as a 412. The retries of its clients were then turned off
+#   ([#17869](https://github.com/apache/hudi/pull/17869)). Reading the write back was designed, but
+#   not merged.
 # * **OpenTofu:** [#4405](https://github.com/opentofu/opentofu/issues/4405): a plan failed because
 #   of its own lock file on Cloudflare R2, and the lock was left behind.
 # * **`Lock` and `open_store`** in lockkit send each request once, on all three SDKs. With `boto3`
@@ -184,13 +185,13 @@ still be on its way, and arrive after the look. The confirming write is for that
 # Write `acquire`: create the object at `key`, with `mine` in it, unless another client was first.
 # Return True if the object is `mine`, False if it is another client's. The simulator calls your
 # function in 200 small worlds of three clients, in which responses are lost, writes land late
-# (after their client has given them up), and something on the way sends a request twice. `judge`
-# draws the shortest world that went wrong. The function below trusts every answer.
+# (after their client has given them up), and a request is sometimes delivered twice. `judge` draws
+# the shortest world that went wrong. The function below trusts every answer.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
-# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
-# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second.
-# A solution is in `solutions/acquire.py`.
+# `Throttled` (429), or `Unknown` if no answer comes. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second. A solution is in
+# `solutions/acquire.py`.
 
 # %%
 from lockkit.lab.course.exercises import Applied, Found, IfAbsent, Put, Sleep, judge, read

@@ -25,8 +25,8 @@
 # %% [markdown]
 # ## Predict
 #
-# While W1 is paused, its lease ends. W2 takes over the lock and commits a new version of the very
-# file that W1 has rewritten. Then W1 resumes. There is **no <abbr title="fence: the object that a
+# While W1 is paused, its lease ends. W2 takes over the lock and commits a new version of the file
+# that W1 has rewritten, too. Then W1 resumes. There is **no <abbr title="fence: the object that a
 # commit must replace; the store refuses a commit whose conflict check is out of
 # date">fence</abbr>**: only the lock keeps the two apart, as in Hudi.
 
@@ -85,8 +85,8 @@ SideBySide(without, with_fence)
 # %% [markdown]
 # ## The lines that matter
 #
-# The guarded write with nothing but boto3, against an object server on this machine. Both writers
-# read the fence; W2 publishes first.
+# Here is the guarded write in plain boto3, against an object server on this machine. Both writers
+# read the fence, and W2 publishes first.
 
 # %%
 from botocore.exceptions import ClientError
@@ -107,9 +107,9 @@ with plain_s3() as s3:
 # %% [markdown]
 # ## Try other times
 #
-# Here the two writers are simulated, so each move of a slider runs them again. Lengthen the
-# pause. From which length on does W1's late commit replace W2's? Then switch the fence on. (W1 is
-# paused right before its write. The latency is the time from a request to its answer.)
+# Here the two writers are simulated, so each move of a slider runs them again. Lengthen the pause.
+# How long must it be for W1's late commit to replace W2's? Then switch the fence on. (W1 is paused
+# right before its write. The latency is the time from a request to its answer.)
 
 # %%
 from lockkit.lab.widgets import TimeSliders
@@ -142,8 +142,8 @@ than every possible pause.
 
 The store has no such gap, because it compares and writes in one step. W2's commit changed
 `.hoodie/.locks/fence.json`. W1's write carries the condition *if it is as I read it*, and the
-condition is now false. W1 learns this from the store's answer and not from a clock. It then
-starts again from the current table, and nothing is lost.
+condition is now false. W1 learns this from the store's answer, not from a clock. It then starts
+again from the current table, and no order is lost.
 
 It matters *which process* is paused. Here it is the driver, because the lock, its heartbeat and
 the commit all run in the driver's own Python process. Spark's executors keep running, which does
@@ -161,9 +161,10 @@ was published without a conflict check against the commit before it.
 #   pause and the fencing token that stops it.
 # * **Apache Hudi** publishes by creating a completed file, which only the lock guards
 #   ([RFC-91](https://github.com/apache/hudi/blob/master/rfc/rfc-91/rfc-91.md)). A lease lasts five
-#   minutes and is renewed every 30 s. A writer that is paused for longer is in the situation on the
-#   left. Since [#17871](https://github.com/apache/hudi/pull/17871) its *release* fails if another
-#   writer has taken the lock: the writer learns about it, but only after the commit is visible.
+#   minutes and is renewed every 30 s. A writer that is paused for longer than its lease is in the
+#   situation on the left. Since [#17871](https://github.com/apache/hudi/pull/17871) its *release*
+#   fails if another writer has taken the lock: the writer learns about it, but only after the
+#   commit is visible.
 # * **Apache Iceberg and Delta Lake** publish by their own compare-and-set (a swap in the catalog,
 #   or the creation of the next log entry). There the table itself is the fence.
 # * **Tables that `lockkit` makes** are fenced. A table that is shared with Hudi's own writers
@@ -172,16 +173,16 @@ was published without a conflict check against the commit before it.
 #
 # ## Your turn
 #
-# Write `publish`, the guarded write. It replaces version `seen` of `key` by `body`. True means that
-# it is published. False means that it is not, and never will be: the caller then reads again and
-# makes a new body. Each body is the list of all entries so far, and `entry` is its last line. The
-# simulator calls your function in 200 small worlds of three writers that are paused and lose
-# answers.
+# Write `publish`, the guarded write. It replaces version `seen` of `key` with `body`. Return True
+# if `body` is published. Return False if it is not and never will be: the caller then reads again
+# and makes a new body. Each body is the list of all entries so far, and `entry` is its last line.
+# The simulator calls your function in 200 small worlds of three writers, in which writers are
+# paused and answers are lost.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
-# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
-# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second.
-# A solution is in `solutions/publish.py`.
+# `Throttled` (429), or `Unknown` if no answer comes. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second. A solution is in
+# `solutions/publish.py`.
 
 # %%
 from lockkit.lab.course.exercises import Applied, IfVersion, Put, Sleep, judge, read

@@ -49,11 +49,10 @@ wall.explain("""
 No request was slow, nothing was lost, and W1 did everything right. By W2's clock the lease was
 over before it was granted. W2's claim is a valid compare-and-set, so the store accepts it. W1
 learns about it at its next renewal. Until then both clients count on the lock.
-""")
 
-# %% [markdown]
-# A lock cannot correct a clock, but it can detect the error: every answer of the store has a `Date`
-# header. It has whole seconds, so the difference may look up to a second larger than it is.
+A lock cannot correct a clock, but it can detect the error: every answer of the store has a `Date`
+header. That date has whole seconds, so the difference may look up to a second larger than it is:
+""")
 
 # %%
 print(by_wall.warned[0])
@@ -62,20 +61,22 @@ print(by_wall.warned[0])
 # Here are the same two locks with two other rules. **store**: the store records when the object was
 # last modified, and its answers carry its current time. Both times come from *its* clock.
 # **observed**: W2 must see the same version for a whole lease, measured on its own clock. Then only
-# the speed of the clocks matters, not what they show.
+# the speed of the clocks matters, not the time that they show.
 
 # %%
 for expiry in ("wall", "store", "observed"):
     for fast_s in (-3.0, 3.0):
         print(f"{expiry:10}W2's clock {fast_s:+.0f} s: {wall.run(meet, expiry, fast_s)}")
 
+# %% jupyter={"source_hidden": true}
+wall.explain("""
+A clock that is three seconds *slow* is safe under every rule. By the wall clock, W2 then waits
+three seconds longer than necessary after W1 has died.
+""")
+
 # %% [markdown]
-# A clock that is three seconds *slow* is safe under every rule. By the wall clock, W2 then waits
-# three seconds longer than necessary after W1 has died.
-#
-# The explorer tries the same without a server. It shows the shortest of all orders of events in
-# which a rule is broken, if there is one. (Here a tick is one second, a lease is two ticks and the
-# buffer is one.)
+# The explorer tries every order of events, without a server. If a rule is broken in some of them,
+# it shows the shortest. (Here a tick is one second, a lease is two ticks and the buffer is one.)
 
 # %%
 print(wall.run(search, "skew").story)
@@ -84,9 +85,9 @@ print(wall.run(search, "skew").story)
 # ## Predict: a buffer for both
 #
 # Hudi adds its 500 ms when a challenger tests whether *another writer's* lease has ended. The
-# holder tests by the same function whether *its own* lock is still valid, so it adds the buffer,
-# too. In the explorer the clocks differ by one second and the buffer is one second, so it should be
-# just enough.
+# holder uses the same function to test whether *its own* lock is still valid, so it adds the
+# buffer, too. In the explorer the clocks differ by one second and the buffer is one second, so it
+# should be just enough.
 
 # %%
 both = Predict("Both the challenger and the holder allow one second more:", GUESSES)
@@ -99,17 +100,17 @@ Workbench.replay(hudi.events)
 
 # %% jupyter={"source_hidden": true}
 both.explain("""
-The challenger waits until the end of the lease plus the buffer. The holder counts on it until the
-end of the lease plus the buffer. The two buffers cancel out, and the difference between the clocks
-remains. So only the challenger should add a buffer. The holder should stop *early*.
+The challenger waits until the end of the lease plus the buffer. The holder counts on the lease
+until the same time. The two buffers cancel out, and the difference between the clocks remains. So
+only the challenger should add a buffer. The holder should stop *early*.
 """)
 
 # %% [markdown]
 # ## Try other times
 #
 # Here the two writers are simulated, so each move of a slider runs them again. How far ahead may
-# W2's clock be? Does a longer lease help, and does another rule? Then raise the latency: a lease
-# counts from the moment when its request was sent, so a slow store leaves less of it.
+# W2's clock be? Does a longer lease help? Does another rule? Then raise the latency: a lease counts
+# from the moment when its request was sent, so a slow store leaves the holder less time.
 
 # %%
 from lockkit.lab.widgets import TimeSliders
@@ -147,8 +148,9 @@ fence does (notebook 04).
 # ## In production
 #
 # * **Apache Hudi** uses the wall clock, with `CLOCK_DRIFT_BUFFER_MS = 500` on both sides. Its
-#   leases last five minutes and are renewed every 30 s. So three seconds matter only in the last
-#   three seconds of a lease that was not renewed, which is when takeovers happen.
+#   leases last five minutes and are renewed every 30 s. So a clock that is three seconds off does
+#   harm only in the last three seconds of a lease that was not renewed. That is when takeovers
+#   happen.
 # * **DynamoDB's lock client** uses the observed rule: a lease expires only after a challenger has
 #   watched it for its whole length. This avoids clock skew.
 # * **Terraform's S3 lock** has no lease. It does not depend on a clock, and it never expires.
@@ -158,12 +160,12 @@ fence does (notebook 04).
 #
 # ## Your turn
 #
-# Write `free`: whether the lease in `record` has expired. `record` has `valid_until_ms`, by its
-# holder's wall clock, and `ttl_ms`. `wall_ms` is this client's wall clock. `watched_ms` is how long
-# this client has seen this very version of the object. The simulator runs three clients with your
-# function in 200 small worlds. Each of their wall clocks is up to 20 s off, so two of them may
-# differ by 40 s, and some clients stop while they hold the lock. Within half a minute another
-# client must take it over. A solution is in `solutions/free.py`.
+# Write `free`: return True if the lease in `record` has expired. `record` has `valid_until_ms`, by
+# its holder's wall clock, and `ttl_ms`. `wall_ms` is the time on this client's wall clock.
+# `watched_ms` is the time for which this client has seen the same version of the object. The
+# simulator runs three clients with your function in 200 small worlds. Each wall clock is up to 20 s
+# off, so two of them may differ by 40 s. Some clients stop while they hold the lock; another client
+# must take it over within half a minute. A solution is in `solutions/free.py`.
 
 # %%
 from lockkit.lab.course.exercises import judge

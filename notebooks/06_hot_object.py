@@ -22,15 +22,15 @@
 # %% [markdown]
 # ## Predict
 #
-# W1 creates the lock object, finds that it has nothing to do, and releases the lock at once: a
-# guarded write that marks the object as free. W1 sends that write only once and exits, whatever the
-# answer is.
+# W1 creates the lock object, finds that it has nothing to do, and releases the lock at once, by a
+# conditional write that marks the object as free. W1 sends that write only once and exits, whatever
+# the answer is.
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
 from lockkit.lab.course.hot import GUESSES, release_once, use, wait
 
-once = Predict("Google Cloud Storage, a lease of one minute. What is left?", GUESSES)
+once = Predict("On Google Cloud Storage, with a lease of one minute: what is left?", GUESSES)
 once
 
 # %% [markdown]
@@ -46,9 +46,9 @@ print("GCS:", repr(gcs))
 
 # %% jupyter={"source_hidden": true}
 once.explain("""
-The release was answered with 429. No code was wrong and there was no other writer: the object's
-last write was less than a second old. The lock is now *dangling*: others must wait for the end
-of an unused lease.
+The store answered the release with 429. No code was wrong and there was no other writer, but the
+object's last write was less than a second old. The lock is now *dangling*: others must wait until a
+lease ends that nobody uses.
 """)
 
 # %% [markdown]
@@ -69,14 +69,13 @@ Workbench.replay(again.events)
 
 # %% jupyter={"source_hidden": true}
 once.explain("""
-With the same lock and the same code, the lock is free in the end on both stores. On Google's
-storage that took seconds. (On a server that is not the provider's own, the first grant also
-*proves* that the server honours conditions. It sends two writes that must be refused, and those
-count, too.)
+The same code frees the lock on both stores. On Google's storage that took seconds. (On a server
+that is not the provider's own, the first grant also *proves* that the server honours conditions.
+For that it sends two writes that must be refused, and they count, too.)
 """)
 
 # %% [markdown]
-# ## Those who wait
+# ## What waiting clients do
 #
 # A waiter cannot queue on an object store; it can only poll. If it polled by writing, it would
 # use up the <abbr title="holder: the client to which the lock was granted last">holder</abbr>'s
@@ -106,8 +105,8 @@ assert waited.requests("W2")["GET 200"] == 1 and waited.verdict.kind == "VALID"
 
 # %% jupyter={"source_hidden": true}
 once.explain("""
-The limit belongs to the *object name*, for all writers. Claims, renewals, releases and the
-confirming write after a lost answer all share it. Two writes per grant allow half a grant per
+The limit holds for one *object name* and all its writers together. Claims, renewals, releases and
+the confirming write after a lost answer all share it. Two writes per grant allow half a grant per
 second. No code can raise that limit; it can only avoid waste. So waiters read, and a release is
 retried. A renewal is not retried at once, because the old lease is still valid until the next
 renewal. Renewing every second is a mistake on this store.
@@ -120,15 +119,16 @@ keys over many lock objects (notebook 13). Holding it for a shorter time does no
 # ## In production
 #
 # * **Google Cloud Storage:** [quotas](https://cloud.google.com/storage/quotas), *one write per
-#   second* to the same object name. Cloudflare's R2 has the same limit for each key. S3 limits a
-#   prefix, to thousands of writes per second.
+#   second* to the same object name. Cloudflare's R2 has the same limit for each key. S3 has a limit
+#   for each prefix: thousands of writes per second.
 # * **Apache Hudi:** [#18438](https://github.com/apache/hudi/issues/18438): a throttled release left
 #   the lock dangling. Version 1.2.0 fixes this for 429. A 503 on release still leaves it dangling
 #   ([#20027](https://github.com/apache/hudi/issues/20027)), and S3 throttles with 503.
 # * **Google's SDK** retries a 429 by default for up to two minutes. This hides the limit. The same
 #   retries also make a successful write with a lost answer look like a refusal (notebook 03).
-# * **`Lock`** sends each request once. It repeats, within the lease, only what was certainly not
-#   done. It warns (`UnprovenRelease`) if the outcome of the release stays unknown.
+# * **`Lock`** sends each request once. Within the lease, it repeats only a request that was
+#   certainly not carried out. It warns (`UnprovenRelease`) if the outcome of the release stays
+#   unknown.
 #
 # ## Your turn
 #
@@ -143,16 +143,16 @@ print(f"S3 took {on_s3.seconds:.1f} s.")
 print("solved" if tried.seconds > 10 and tried.verdict.kind == "VALID" else "not yet: try more")
 
 # %% [markdown]
-# Now write `claim`: wait until the lock at `key` is free, replace it by `mine`, and return. The
-# lock is a JSON object with `free`. The holder needs the object's one write per second to release
-# it, so read before *each* of your writes that the lock is free. The simulator calls your function
-# in 200 small worlds of three clients, in which answers are lost, writes land late, and something
-# on the way sends a request twice.
+# Now write `claim`: wait until the lock at `key` is free, replace it with `mine`, and return. The
+# lock is a JSON object whose field `free` is true or false. The holder needs the object's one write
+# per second to release it. So before *each* of your writes, read the object and make sure that the
+# lock is free. The simulator calls your function in 200 small worlds of three clients, in which
+# answers are lost, writes land late, and a request is sometimes delivered twice.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
-# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
-# has a `body` and a `version`. `yield Sleep(1)` waits a second.
-# A solution is in `solutions/claim.py`.
+# `Throttled` (429), or `Unknown` if no answer comes. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`. `yield Sleep(1)` waits a second. A solution is in
+# `solutions/claim.py`.
 
 # %%
 import json

@@ -15,12 +15,12 @@
 #
 # Apache Hudi can take its lock from ZooKeeper, DynamoDB, a Hive Metastore, a file, or one object
 # beside the table. All of them provide mutual exclusion. They differ in how soon the next writer
-# gets the lock and in what a grant costs. Above all they differ in what happens when the <abbr
-# title="holder: the client to which the lock was granted last">holder</abbr> pauses, when it
-# dies, or when the service itself is down. Which of them would you want at three in the morning?
+# gets the lock, and in the cost of a grant. Above all, they differ in what happens when the <abbr
+# title="holder: the client to which the lock was granted last">holder</abbr> pauses, when it dies,
+# or when the service itself is down. Which of them would you want at three in the morning?
 #
 # The code takes about 15 seconds on a quiet machine, and up to half a minute on a busy one. The
-# panel runs as long as you like.
+# panel runs until you stop it.
 
 # %% [markdown]
 # ## Run
@@ -48,7 +48,7 @@ providers
 #
 # Each coloured bar is one grant. It starts when a process learns of its grant and ends when the
 # process releases the lock or stops counting on it. Two bars above one another would be two
-# holders. While a process is paused, or after it was killed, its bar is hatched.
+# holders. The bar of a paused or killed process is hatched.
 #
 # ## Predict: the holder that resumes
 #
@@ -95,10 +95,11 @@ ZooKeeper's server measures that time itself and notifies the next client at onc
 store, a contender must poll and must allow for the error of the store's clocks.
 
 No lock in this list stops a holder that resumes late. Even ZooKeeper's own client still reports
-`is_acquired` after its session has expired. In lockkit, every handle stops, by its own
-clock, before the service may grant the lock again. Only a token that rises with every grant can
-*refuse* a late write, and the data that is written must check it: this is `lock.fence`. An object
-store can check it in the write itself. A file lock has no such number (`lock.fence` is `None`).
+`is_acquired` after its session has expired. In lockkit, every handle stops, by its own clock,
+before the service may grant the lock again. A late write can be *refused* only with a token that
+rises with every grant, and only if the target of the write checks it. This token is `lock.fence`.
+An object store can check it in the write itself. A file lock has no such number (`lock.fence` is
+`None`).
 """)
 
 # %% [markdown]
@@ -112,23 +113,23 @@ store can check it in the write itself. A file lock has no such number (`lock.fe
 # ## Your turn
 #
 # Three of Hudi's keys say how long a writer waits for a lock. One try lasts `wait_time_ms`. After a
-# failed try comes a pause and then another try, `client.num_retries` times. Choose the values so
-# that a writer outlasts a holder that died with a lease of one minute, but reports within two
-# minutes that it cannot get the lock. The simulator plays both cases (no real time passes), and the
-# checker judges both histories.
+# failed try the writer pauses and then tries again, up to `client.num_retries` times. Choose the
+# values so that a writer outlasts a holder that died with a lease of one minute, but reports within
+# two minutes that it cannot get the lock. The simulator plays both cases (no real time passes), and
+# the checker judges both histories.
 
 # %%
 WAIT_TIME_MS, NUM_RETRIES, WAIT_BETWEEN_MS = 60_000, 50, 5_000
 wait(WAIT_TIME_MS, NUM_RETRIES, WAIT_BETWEEN_MS)
 
 # %% [markdown]
-# Now write `until`: when must a holder stop? A service such as ZooKeeper ends a session
-# `ttl_ms` after it *received* the last heartbeat, by its own clock. The holder knows only when it
-# sent that heartbeat (`sent_ms`) and when the answer came (`answered_ms`), by its own clock, which
-# runs up to 1% too fast or too slow. Return the time at which the holder must stop, by its own
-# clock. Use at least 90% of the session. The simulator runs three clients with your
-# function in 200 small worlds, in which requests are slow, answers are lost and processes are
-# paused. A solution is in `solutions/until.py`.
+# Now write `until`: when must a holder stop? A service such as ZooKeeper ends a session `ttl_ms`
+# after it *received* the last heartbeat, by its own clock. The holder knows only when it sent that
+# heartbeat (`sent_ms`) and when the answer came (`answered_ms`), by its own clock, which runs up to
+# 1% too fast or too slow. Return the time at which the holder must stop, by its own clock. The
+# holder must use at least 90% of the session. The simulator runs three clients with your function
+# in 200 small worlds, in which requests are slow, answers are lost and processes are paused. A
+# solution is in `solutions/until.py`.
 
 # %%
 from lockkit.lab.course.exercises import judge

@@ -17,8 +17,8 @@
 # completed instants. Two writers each prepare a commit from the same state of the table. Which
 # commits may stand, who detects a conflict, and at which request?
 #
-# This takes a few seconds on a quiet machine, and up to half a minute on a busy one. You can step
-# through it yourself for as long as you like.
+# This takes a few seconds on a quiet machine, and up to half a minute on a busy one. You can also
+# step through it yourself, for as long as you like.
 
 # %% [markdown]
 # ## Predict
@@ -98,13 +98,13 @@ apart
 
 # %% jupyter={"source_hidden": true}
 refusal.explain("""
-A refused fence only says that *something was decided since you looked*. So W1 checks the commits
-that it has not checked yet, and only those. The two writers wrote different *file groups* (a file
-and its later versions), so neither hides anything of the other. W1 therefore tries again, with
-what it has read now. The rule compares file groups, not rows. Two commits conflict if both
-wrote the same file group, or if one wrote to a file group that the other removed. An insert goes
-into a new file group, so it conflicts only with an overwrite: an overwrite must not leave a row in
-place that it never saw. This table shows every pair of writes:
+A refused write of the fence says only that *something was decided since you read it*. So W1 checks
+the commits that it has not checked yet, and only those. The two writers wrote different *file
+groups* (a file and its later versions), so neither hides a row of the other. W1 therefore tries
+again, this time with the fence that it has read now. The rule compares file groups, not rows. Two
+commits conflict if both wrote the same file group, or if one wrote to a file group that the other
+removed. An insert goes into a new file group, so it conflicts only with an overwrite, which must
+not leave behind a row that it has not seen. This table shows every pair of writes:
 """)
 
 # %%
@@ -118,7 +118,7 @@ pairs
 # ## Lose an answer, kill a writer
 #
 # W1's write of the fence is applied, but W1 receives no answer. It reads the fence again, finds its
-# own `attempt` in it, and goes on.
+# own `attempt` there, and continues.
 
 # %%
 lost = Steps("fenced")
@@ -127,9 +127,9 @@ lost.step("W1", lose=True)
 print(lost.finish("W1"), lost.rows)
 
 # %% [markdown]
-# W1 has replaced the fence and dies before it creates its completed file. No reader sees its commit
-# yet, but it is decided. W2 makes it visible before it makes its own commit, and then gets
-# an error: the two commits conflict.
+# W1 has replaced the fence, and dies before it creates its completed file. No reader sees its
+# commit yet, but it is decided. So W2 first makes that commit visible. Then W2's own commit fails,
+# because the two conflict.
 
 # %%
 killed = Steps("fenced")
@@ -156,13 +156,13 @@ assert before == {"order-1": 0} and killed.rows == {"order-1": 10}
 # %% jupyter={"source_hidden": true}
 refusal.explain("""
 A conflict check covers only the commits that it has read. Any amount of time may pass between the
-check and the write that publishes, and no lease covers that gap. So the publishing write names
-the state on which the check was based (*the fence, as I read it*), and the store compares and
-writes in one step. That write is the moment of commit. Creating the completed file afterwards
-only makes the commit visible, and any writer can do that for one that died.
+check and the write that publishes, and no lease covers that gap. So the publishing write names the
+state on which the check was based (*the fence, as I read it*), and the store compares and writes in
+one step. That write is the moment of commit. Creating the completed file afterwards only makes the
+commit visible, and any writer can do that for a writer that died.
 
-The fence also contains what the latest commits wrote, so the check needs no listing. An
-uncontended append takes ten requests, and at most five of them wait for one another.
+The fence also contains what the latest commits wrote, so the check needs no listing. An uncontended
+append takes ten requests. Many of them run in parallel: at most five follow one another.
 """)
 
 # %% [markdown]
@@ -178,16 +178,16 @@ uncontended append takes ten requests, and at most five of them wait for one ano
 #   ([#7653](https://github.com/apache/hudi/issues/7653)). `CommitConflict` names the instant, the
 #   partition and the file. `hoodie.write.num.retries.on.conflict.failures` (0 by default) repeats
 #   the whole write.
-# * **Delta Lake** and **Iceberg** decide in the same way, by one conditional write. They check by
-#   the partitions and files that were read or deleted.
+# * **Delta Lake** and **Iceberg** decide in the same way, by one conditional write. Their check
+#   compares the partitions and files that were read or deleted.
 #
 # ## Your turn
 #
 # Write `conflicts`, the conflict check. `mine` is the set of file groups that I rewrote from my
-# snapshot. `later` lists, oldest first, the sets that other writers have committed since. True
-# refuses my write. The simulator runs three writers with your function in 200 small worlds. It
-# finds lost updates, and writes that are refused without a reason. The function below looks at the
-# newest commit only. A solution is in `solutions/conflicts.py`.
+# snapshot. `later` lists, oldest first, the sets that other writers have committed since. Return
+# True to refuse my write. The simulator runs three writers with your function in 200 small worlds.
+# It finds lost updates, and writes that are refused without a reason. The function below looks at
+# the newest commit only. A solution is in `solutions/conflicts.py`.
 
 # %%
 from lockkit.lab.course.exercises import judge

@@ -13,12 +13,12 @@
 # %% [markdown]
 # # Markers and heartbeats: who may clean up after a dead writer?
 #
-# A batch writes its files for an hour before it commits them. If it dies on the way, another
-# process has to delete what it left. But no one can distinguish a dead writer from a slow one. Who
-# may delete its files, and what happens if it resumes meanwhile?
+# A batch writes files for an hour before it commits them. If it dies before that, another process
+# has to delete its files. But no one can distinguish a dead writer from a slow one. Who may delete
+# the files, and what happens if the writer resumes meanwhile?
 #
-# This takes about 15 seconds on a quiet machine, and up to a minute on a busy one. Everything is
-# real, on a server on this machine, with one exception: all clocks are moved forward together, so
+# This takes about 15 seconds on a quiet machine, and up to a minute on a busy one. Real code runs
+# against a server on this machine, with one exception: all clocks are moved forward together, so
 # that a pause of five minutes takes no time.
 
 # %% [markdown]
@@ -66,9 +66,9 @@ print(repr(fenced))
 # %% [markdown]
 # ## What a writer leaves
 #
-# If W1 had really died, it would have left these objects. A writer creates the **marker** before
-# the file that it names, so no file is ever without one, and a rollback need not list the table.
-# The **heartbeat** is the only one of these objects that says anything about time.
+# If W1 had really died, it would have left these objects. A writer creates a file's **marker**
+# before the file itself. So every file has a marker, and a rollback need not list the table. The
+# **heartbeat** is the only one of these objects that says anything about time.
 
 # %%
 remains()
@@ -88,9 +88,9 @@ table
 # %% [markdown]
 # ## Predict: between the check and the rollback
 #
-# W1 is alive. It sent its heartbeat in time, but the request is on its way for six seconds. In
-# these seconds a service checks: the heartbeat has expired. Then W1's beat arrives. Then the
-# service does what it has decided to do.
+# W1 is alive. It sent its heartbeat in time, but the request takes six seconds to arrive. Meanwhile
+# a service reads the heartbeat and finds that it has expired. Then W1's beat arrives. After that
+# the service carries out what it has decided.
 
 # %%
 late = Predict("With lockkit's rules, what happens to W1's work?", RACE_GUESSES)
@@ -103,13 +103,13 @@ print("If a service trusts its old read:", repr(late_beat(guarded=False)))
 # %% jupyter={"source_hidden": true}
 late.explain("""
 Each beat replaces exactly the version of the beat before it. A service that wants to end the
-heartbeat does the same, so the store accepts only one of the two writes. Hudi overwrites its
-empty heartbeat file without a condition, so there neither side learns of the other. The fence
-keeps the table correct even then, but an hour of work is thrown away although no writer had died.
+heartbeat does the same, so the store accepts only one of the two writes. Hudi overwrites its empty
+heartbeat file without a condition, so there neither side notices the other. The fence keeps the
+table correct even then, but an hour of work is thrown away although no writer had died.
 """)
 
 # %% [markdown]
-# ## What else a marker is good for
+# ## Another use of markers
 #
 # Two batches rewrite the same file group, and the second one will lose. When does it find out?
 
@@ -134,16 +134,16 @@ print(said(fenced.verdict))
 
 # %% jupyter={"source_hidden": true}
 late.explain("""
-A heartbeat is a lease on an instant and has the limits of a lease. It shows other clients when
-they *may* act. It never shows the <abbr title="holder: the client to which the lock was granted
+A heartbeat is a lease on an instant and has the limits of a lease. It shows other clients when they
+*may* act. It never shows the <abbr title="holder: the client to which the lock was granted
 last">holder</abbr> that another client *has* acted. So three rules are needed, not one. First, the
 writer stops relying on its own heartbeat before any other process may call it dead. Second, a
 service that ends a heartbeat replaces exactly the version that it read. Third, the fate of an
-instant is decided in one place. That covers the cases in which the first two rules do not help:
-here W1 was paused.
+instant is decided in one place. That covers the cases in which the first two rules do not help,
+such as W1's pause here.
 
 The list of files to delete is written first, and the files are deleted last. If a service dies
-halfway, the next one finishes its work.
+halfway, the next service finishes its work.
 """)
 
 # %% [markdown]
@@ -165,7 +165,8 @@ halfway, the next one finishes its work.
 #
 # W1's machine may be paused for up to 100 s at the worst moment, right before a beat. What a dead
 # writer left must be gone after 300 s. Choose the interval and the tolerable misses; every beat is
-# a request that costs money. A slow writer, a dead writer and a service are then run and judged.
+# a request that costs money. The code then runs a slow writer, a dead writer and a service, and
+# judges them.
 
 # %%
 INTERVAL_S, MISSES = 60, 2
@@ -174,15 +175,15 @@ tune(INTERVAL_S, MISSES)
 # %% [markdown]
 # Now write `roll_back`: undo the `instant` of a writer that has been silent. `files` are the files
 # of that instant. The object `fence` is JSON with two lists of instants, `committed` and `rolled
-# back`. A writer makes its files, and then adds its instant to `committed`, if the fence is as it
-# read it and its instant is in neither list. Return True if the instant was rolled back and its
-# files are deleted, or False if it was committed. In the 200 small worlds of the simulator the
-# silent writer is often alive.
+# back`. A writer creates its files and then adds its instant to `committed`. It does so only if its
+# instant is in neither list and the fence has not changed since it read it. Return True if the
+# instant was rolled back and its files are deleted, or False if it was committed. In the 200 small
+# worlds of the simulator the silent writer is often alive.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
-# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
-# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second.
-# A solution is in `solutions/roll_back.py`.
+# `Throttled` (429), or `Unknown` if no answer comes. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second. A solution is in
+# `solutions/roll_back.py`.
 
 # %%
 import json

@@ -14,10 +14,11 @@
 # # Table services: which of two writers gives way?
 #
 # A table that is updated all day accumulates old files and many small files. A *clean* deletes the
-# old ones and a *clustering* merges the small ones, while others read and write. What can they take
-# away from a reader or a writer? And if two of them want the same files, who loses?
+# old ones and a *clustering* merges the small ones, while others read and write. What can these
+# services take away from a reader or a writer? And if a service and a writer want the same files,
+# who loses?
 #
-# This takes ten to 20 seconds on a quiet machine, and more than a minute on a busy one. Clocks are
+# This takes 10 to 20 seconds on a quiet machine, and more than a minute on a busy one. Clocks are
 # moved forward, so that no pause takes real time.
 
 # %% [markdown]
@@ -25,7 +26,7 @@
 #
 # `k1` is updated six times. Every update writes a new file with the new row and supersedes the old
 # file. After each commit a clean runs, which keeps the files of the newest commit. A reader opened
-# the table after the second commit and read the first rows. Now it reads on.
+# the table after the second commit and read the first rows. Now it continues.
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
@@ -60,8 +61,8 @@ kept
 # %% jupyter={"source_hidden": true}
 slow.explain("""
 A **writer** is different, because it is on the timeline from its first moment. The files that it
-may be reading are kept until it has committed or was rolled back. So a clean never harms a slow
-writer. A dead writer holds back the cleans:
+may be reading are kept until it commits or is rolled back. So a clean never harms a slow writer.
+But a dead writer holds the cleans back:
 """)
 
 # %%
@@ -103,7 +104,7 @@ print(repr(fenced))
 # ## Who gives way without a pause
 #
 # Here are the same two operations in four orders, and once more with Hudi's *PreferWriter*
-# strategy. The write is an upsert of `k1` in three of them, and adds new rows only in the fourth.
+# strategy. In three of them the write is an upsert of `k1`; in the fourth it only adds new rows.
 
 # %%
 from lockkit.lab.course.upkeep import COUNT_GUESSES
@@ -117,10 +118,10 @@ all_orders
 
 # %% jupyter={"source_hidden": true}
 yields.explain("""
-By default the second one loses. The clustering counts as first once its *plan* is written, before
-any row is copied. A write that begins after the plan is refused, even though nothing is committed
-yet. With PreferWriter the plan stops no writer. Instead the service looks for living writers
-(their heartbeats and markers) before it commits.
+By default the second of the two loses. The clustering is the first as soon as its *plan* is
+written, before any row is copied. A write that begins after the plan is refused, even though
+nothing is committed yet. With PreferWriter the plan stops no writer. Instead the service looks for
+living writers (their heartbeats and markers) before it commits.
 """)
 
 # %% [markdown]
@@ -142,8 +143,8 @@ yields.explain("""
 The three services differ in what can make their decision wrong. A **clean** needs no lock to
 delete: a superseded file stays superseded, so a plan that was right when it was written stays
 right, however late it is carried out. A **clustering** is a commit like any other. Its conflict
-check can become stale, so it needs what any commit needs. A **rollback** decides about another
-writer, which may still be alive. It needs the fence most of all (notebook 09).
+check can become stale, so it needs the same guard as any commit. A **rollback** decides about
+another writer, which may still be alive. It needs the fence most of all (notebook 09).
 
 Adding rows conflicts with nothing, because it touches no existing file group. So concurrent
 inserts are cheap and concurrent updates are expensive.
@@ -167,7 +168,7 @@ inserts are cheap and concurrent updates are expensive.
 #
 # ## Your turn
 #
-# Take the reader of the first run again: it opened the table after the second of seven commits.
+# Return to the reader of the first run, which opened the table after the second of seven commits.
 # Find the **smallest** retention with which it still gets all its rows. (Think first, then run.
 # Which commits are newer than its own? And does a file go out of use when its own commit is too
 # old, or when the commit that superseded it is too old?)

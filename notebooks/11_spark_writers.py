@@ -11,11 +11,11 @@
 # ---
 
 # %% [markdown]
-# # PySpark writers: a DataFrame into a table, and two others at the same time
+# # PySpark writers: three programs write DataFrames into one table at the same time
 #
 # One call writes a DataFrame into a table and returns the commit that it made. Three programs make
 # that call at the same moment. Which of them conflict, what does the second one get, and does a
-# retry help? And in which process does a commit run when its driver is paused?
+# retry help? And in which process does a commit run: does it stop when its driver is paused?
 #
 # This takes about a minute on a quiet machine and up to eight on a busy one. Spark starts once,
 # and three PySpark programs share it. Without Spark (with `LOCKKIT_FAST`, or with less than 4 GB of
@@ -25,8 +25,8 @@
 # %% [markdown]
 # ## Predict
 #
-# Order *a* has the amount 0. W1, W2 and W3 each read it, add 10, and upsert the result, all at the
-# same moment. A conflict is retried up to twenty times
+# The amount of order *a* is 0. At the same moment, W1, W2 and W3 each read it, add 10, and upsert
+# the result. A conflict is retried up to twenty times
 # (`hoodie.write.num.retries.on.conflict.failures`).
 
 # %%
@@ -49,7 +49,8 @@ crew = Programs()
 crew.start()
 
 # %% [markdown]
-# First the obvious way: read the table, compute, and call `write(..., retries=20)`.
+# First, each program does the obvious: it reads the table, computes, and calls `write(...,
+# retries=20)`.
 
 # %%
 once = added.run(crew.add, ONCE)
@@ -60,16 +61,15 @@ once
 
 # %% jupyter={"source_hidden": true}
 added.explain("""
-All three commits were acknowledged, and each was checked against all before it. (The
-fourth client, W0, made the table.) The *rows* were old: they were read and collected once, and
-each retry writes the same rows again. So the second writer wrote *0 + 10* once more, over a 10
-that it had not read. The checker still says VALID, because it judges locks and commits: no
-acknowledged commit was overwritten without a check. It does not know how a program computed its
-rows. (A DataFrame from `read` or `load()` that is
-written back unchanged does not get this far: `write` detects that others have committed since it
-was read, and refuses it with `OldRows`.)
+All three commits were acknowledged, and each was checked against all before it. (The fourth client,
+W0, made the table.) But the *rows* were old: each program read and collected them once, and each
+retry wrote the same rows again. So the second writer wrote *0 + 10* once more, over a 10 that it
+had not read. The checker still says VALID, because it judges locks and commits: no acknowledged
+commit was overwritten without a check. It does not know how a program computed its rows. (A
+DataFrame from `read` or `load()` that is written back unchanged does not get this far: `write`
+detects that others have committed since it was read, and refuses it with `OldRows`.)
 
-A correct retry must begin with the read. In the next run each attempt reads the table again, and
+A correct retry must begin with the read. In the next run each attempt reads the table again. It
 also makes sure that no other commit came between its read and the start of its write.
 """)
 
@@ -80,9 +80,9 @@ anew
 # %% [markdown]
 # ## A DataFrame, and back
 #
-# This is the call itself, made from this notebook on the same Spark. (A table knows its key, its
-# partitions, and which of two versions is newer. The first write sets them with `record_key=`,
-# `partition_path=` and `precombine=`.)
+# This is the call itself, made from this notebook on the same Spark. (A table stores which columns
+# are its key and its partition, and which column says which of two rows is newer. The first write
+# sets them with `record_key=`, `partition_path=` and `precombine=`.)
 
 # %%
 if crew.spark:
@@ -104,9 +104,9 @@ print(f"as of {crew.first}: {crew.rows(as_of=crew.first)}; now: {crew.rows()}")
 # %% [markdown]
 # ## Predict: which writes conflict?
 #
-# Three different orders this time. W1 upserts *b* and W2 upserts *c*, both in region `eu`. W3
-# upserts *d* in region `us`. No program retries. A region is a partition, and here each partition
-# has one file group.
+# This time there are three different orders. W1 upserts *b* and W2 upserts *c*, both in region
+# `eu`. W3 upserts *d* in region `us`. No program retries. A region is a partition, and here each
+# partition has one file group.
 
 # %%
 met = Predict("Three orders, each written by one program only. How many programs commit?", COUNTS)
@@ -120,17 +120,18 @@ Workbench.replay(apart.events)
 
 # %% jupyter={"source_hidden": true}
 met.explain("""
-Writers do not conflict on a row but on a *file group*. A copy-on-write table rewrites the whole
-file, so the second writer would hide the rows of the first. The file group of a new key is
-decided by its bucket, a hash of the key, so two programs agree on it without communicating.
+Two writers conflict if they write to the same *file group*, not only if they write the same row. A
+copy-on-write table rewrites the whole file, so the second writer would hide the rows of the first.
+The file group of a new key is decided by its bucket, a hash of the key, so two programs agree on it
+without communicating.
 """)
 
 # %% [markdown]
 # ## Predict: where does a commit run?
 #
 # Spark has an interface for commits: `df.write.format("lockkit").save()` hands the commit to Spark.
-# W1 uses it. Its driver is paused (SIGSTOP) at the moment when its commit has acquired the lock,
-# and W2 wants to commit as well.
+# W1 uses this interface. Its driver is paused (SIGSTOP) as soon as the commit has acquired the
+# lock. W2 wants to commit as well.
 
 # %%
 stopped = Predict("W1's driver is paused. What does its commit do?", FATES)
@@ -161,16 +162,15 @@ new file into the store, and returns one line of statistics. No reader sees thes
 driver publishes them, under the lock, in its own Python process. `write` returns the commit or
 raises `CommitConflict`, `LockLost` or `CommitUnknown`.
 
-Spark's `DataSourceWriter.commit()` runs elsewhere: in a Python worker beside Spark's JVM,
-possibly on another machine. A driver that is paused, or that has lost its lock, cannot hold it
-back. It returns nothing, and an error arrives as text (`with lockkit.spark.unwrapped():` turns it
+Spark's `DataSourceWriter.commit()` runs elsewhere: in a Python worker beside Spark's JVM, possibly
+on another machine. A driver that is paused, or that has lost its lock, cannot stop that commit.
+`save()` returns nothing, and an error arrives as text (`with lockkit.spark.unwrapped():` turns it
 into a `CommitConflict` again). The commit is fenced and correct in both cases, but with `save()`
 the driver does not know about it.
 
-**A retry repeats the write, not your program.** The conflict check covers what was committed
-since the write *began*. Your program must guard what it read before that: begin again with the
-read, and pass `write(..., claim=...)`, which refuses the write if the table has changed in
-between.
+**A retry repeats the write, not your program.** The conflict check covers what was committed since
+the write *began*. Your program must protect what it read before that: begin again with the read,
+and pass `write(..., claim=...)`, which refuses the write if the table has changed in between.
 """)
 
 # %% [markdown]

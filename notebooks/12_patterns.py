@@ -24,7 +24,7 @@
 # %% [markdown]
 # ## Predict
 #
-# W1 leads in epoch 1 and is about to write `resource.json`. It is paused. W2 finds that epoch 1 is
+# W1 leads in epoch 1. Just before it writes `resource.json`, it is paused. W2 finds that epoch 1 is
 # over, leads in epoch 2, and writes. Then W1 resumes. Its write carries a condition, *if the file
 # is as I read it*, but nothing checks the epoch.
 
@@ -39,7 +39,8 @@ late
 # ## Run: leader election
 #
 # There is one object for each epoch, `lock_0000000001.json`. The client that creates it (*only if
-# absent*) leads in that epoch. W2's clock is a minute fast: to W2, every epoch of W1 has ended.
+# absent*) leads in that epoch. W2's clock is a minute fast, so by that clock every epoch of W1 has
+# ended.
 #
 # 1. Press **Next** under W1 until it is about to *PUT* `resource.json`.
 # 2. Press **To the end** under W2, then under W1. Who wrote last?
@@ -49,7 +50,7 @@ late
 late.reveal(PatternStepper("election", PLANTED["election"]))
 
 # %% [markdown]
-# Or let the simulator play it to the very same moment:
+# Or let the simulator play the same steps:
 
 # %%
 unfenced = play("election", PLANTED["election"])
@@ -60,10 +61,10 @@ late.reveal(unfenced)
 
 # %% jupyter={"source_hidden": true}
 late.explain("""
-A conditional write is refused if the file has changed. Then W1 does what every retry loop does:
-it reads again and writes again. A condition protects what a client has *read*; it does not detect
-that the client is late. The epoch does. It is the fencing token, and `resource.json` stores the
-highest epoch that ever wrote it.
+The store refuses a conditional write if the file has changed. Then W1 does what every retry loop
+does: it reads again and writes again. A condition protects what a client has *read*; it does not
+detect that the client is late. The epoch detects that. It is the fencing token, and `resource.json`
+stores the highest epoch in which it was ever written.
 """)
 
 # %%
@@ -78,12 +79,12 @@ fenced
 # lost. W1 treats a lost answer as a failure.
 
 # %%
-claim = Predict("How often does a reader of the log find W1's record?", LOG_GUESSES)
+claim = Predict("How many times does a reader of the log find W1's record?", LOG_GUESSES)
 claim
 
 # %% [markdown]
-# Try it. Press **Next** under W1 until it *PUT*s slot 1. Then press **Answer lost** and **To the
-# end**. Do the same with **Request lost**.
+# Try it. Press **Next** under W1 until it is about to *PUT* slot 1. Then press **Answer lost** and
+# **To the end**. Do the same with **Request lost**.
 
 # %%
 claim.reveal(PatternStepper("wal", PLANTED["wal"]))
@@ -96,15 +97,15 @@ logged
 
 # %% jupyter={"source_hidden": true}
 claim.explain("""
-A lost answer means neither success nor failure. If it is treated as a failure, the record is in
-the log twice, or the log has a gap that no reader passes. If it is treated as success, the record
-may be missing. The slot itself has the answer: W1 reads it back and looks for its own `attempt`.
+A lost answer means neither success nor failure. If it is treated as a failure, the record is in the
+log twice, or the log has a gap that no reader passes. If it is treated as success, the record may
+be missing. The slot itself tells which is true: W1 reads it back and looks for its own `attempt`.
 """)
 
 # %% [markdown]
 # A second writer can stop the first one inside the log itself. It takes the next epoch and puts an
-# empty slot, its *fence*, behind every acknowledged record. W1 is paused before its claim, W2 opens
-# the log and appends, and W1 resumes.
+# empty slot, its *fence*, behind the last acknowledged record. Here W1 is paused before its claim,
+# W2 opens the log and appends, and then W1 resumes.
 
 # %%
 asleep = PatternSteps("wal")
@@ -115,9 +116,9 @@ print(asleep.finish("W1"))
 # %% [markdown]
 # ## Run: a queue in one file
 #
-# A client reads `queue.json`, changes it, and replaces it if unchanged. W1 pushes a job, and the
-# answer is lost. Before W1 reads the file again, W2 claims the job, does it and completes it. The
-# file that W1 then reads contains no trace of its push.
+# A client reads `queue.json`, changes the content, and replaces the file if it is unchanged. W1
+# pushes a job, and the answer is lost. Before W1 reads the file again, W2 claims the job, does it
+# and completes it. The file that W1 then reads contains no trace of its push.
 
 # %%
 job = Predict("W1 reads the file again. What does it do?", JOB_GUESSES)
@@ -135,9 +136,9 @@ again
 # ## Run: Terraform's lock file
 #
 # `prod.tfstate.tflock` is created if absent and deleted at the end. It never expires. You can plant
-# two mistakes: Terraform and OpenTofu make the first one, and the second one on stores that have no
-# conditional delete. W2 is an impatient colleague, who sends a `force-unlock` with W1's ID and then
-# takes the lock.
+# two mistakes. Terraform and OpenTofu make the first one, and, on stores without a conditional
+# delete, the second one, too. W2 is an impatient colleague, who sends a `force-unlock` with W1's ID
+# and then takes the lock.
 
 # %%
 PatternStepper("statelock")
@@ -171,8 +172,8 @@ job that was given to another.
 # %% [markdown]
 # ## In production
 #
-# * **Election:** by Gunnar Morling (2024). The epoch is part of the object's name and is the
-#   fencing token. Every resource that the leader writes must check it.
+# * **Election:** the protocol is Gunnar Morling's (2024). The epoch is part of the object's name
+#   and is the fencing token. Every resource that the leader writes must check it.
 # * **Log:** SlateDB's writer fences the one before it with an empty slot of the log, and on 412 it
 #   reads the slot back and looks for its own id. turbopuffer commits a namespace's writes into
 #   numbered files.
@@ -181,7 +182,7 @@ job that was given to another.
 #   Storage.
 # * **Lock file:** Terraform's and OpenTofu's S3 backends read the file and then delete whatever is
 #   there. [OpenTofu #4405](https://github.com/opentofu/opentofu/issues/4405) is the first mistake
-#   on Cloudflare's R2: OpenTofu was refused by its own lock, and the lock stayed.
+#   on Cloudflare's R2: its own lock kept OpenTofu out, and the lock stayed.
 # * **`lockkit.recipes`** offers them as handles: `Election`, `Wal`, `Queue` and its broker,
 #   `StateLock` (Terraform's lock file) and `StripedLock`. `lockkit simulate --scenario wal --seeds
 #   1..200` runs one with faults, and `--mutant` plants a mistake. `make bench BENCH_ARGS=queue`
@@ -194,9 +195,9 @@ job that was given to another.
 # worlds in which answers are lost and writes land late. Each record must be in the log once.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
-# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
-# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second.
-# A solution is in `solutions/append.py`.
+# `Throttled` (429), or `Unknown` if no answer comes. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second. A solution is in
+# `solutions/append.py`.
 
 # %%
 from lockkit.lab.course.exercises import Applied, Found, IfAbsent, Put, Sleep, judge, read
@@ -212,11 +213,11 @@ def append(folder, record):
 judge(append)
 
 # %% [markdown]
-# The same for an election. Write `campaign`: create the next epoch (`folder` + six digits, one more
-# than the highest), and return its number if you lead it, else None. `owner` is the name of your
-# process. After a restart the old process may live on under the same name. `attempt` is an id that
-# no other call has. `yield from listing(folder)` lists objects, each with its `key`. A solution is
-# in `solutions/campaign.py`.
+# Now do the same for an election. Write `campaign`: create the next epoch (`folder` + six digits,
+# one more than the highest), and return its number if you lead in it, else None. `owner` is the
+# name of your process. After a restart the old process may live on under the same name. `attempt`
+# is an id that no other call has. `yield from listing(folder)` lists objects, each with its `key`.
+# A solution is in `solutions/campaign.py`.
 
 # %%
 from lockkit.lab.course.exercises import listing

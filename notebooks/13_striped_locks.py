@@ -19,15 +19,15 @@
 #
 # What can go wrong between two clients that both lock exactly the keys that they need?
 #
-# This takes less than a minute on a quiet machine, most of it for two races of ten seconds, and a
-# minute and a half on a busy one.
+# This takes less than a minute on a quiet machine, and a minute and a half on a busy one. Most of
+# that is for two races of ten seconds.
 
 # %% [markdown]
 # ## Predict
 #
-# Two clients rename at the same moment, one `a` to `b` and the other `b` to `a`. Each locks its two
-# keys one after the other, in the order in which its user named them, and holds both until it has
-# finished.
+# Two clients rename at the same moment, one `a` to `b` and the other `b` to `a`. Each client locks
+# its two keys one after the other, in the order in which its user named them. It holds both until
+# it has finished.
 
 # %%
 from lockkit.lab.widgets import Predict
@@ -48,8 +48,8 @@ unordered = both.run(rename_at_once, ("a", "b"), ("b", "a"), ordered=False)
 unordered
 
 # %% [markdown]
-# Each of the planted mistakes has its own shortest story. Choose one. *Nothing* searches all of
-# their operations with every rule on.
+# Each planted mistake has a shortest story of its own. Choose one. If you choose *Nothing*, every
+# rule is on, and all operations are searched.
 
 # %%
 both.reveal(Stories("upgrades"))
@@ -61,8 +61,8 @@ both.reveal(Stories("upgrades"))
 both.explain("""
 The remedy is a fixed order: volume before bucket before key, and the lowest stripe first. Each
 stripe is locked once, in the strongest mode that the operation needs. Then a client that holds a
-stripe never waits for a lower one, so no circle of waiting clients can form. The search proves
-this within its bounds. The threads in the tests run the same plan.
+stripe never waits for a lower one, so no circle of waiting clients can form. The search proves this
+within its bounds. In the tests, real threads run the same plan.
 """)
 
 # %%
@@ -70,7 +70,7 @@ ordered = rename_at_once(("a", "b"), ("b", "a"))
 ordered
 
 # %% [markdown]
-# The locks of each operation are data, row by row from the design document (HDDS-11898):
+# The table of locks for each operation is taken row by row from the design document (HDDS-11898):
 
 # %%
 operations("key")
@@ -116,14 +116,14 @@ a key shares its stripe with one of *k* others is 1 − (1 − 1/S)^k.
 # ## In production
 #
 # `StripedLock("gs://bucket/locks", stripes=64)`, then `with striped.keys("part=7", "part=9"):`. A
-# table's own commits do not need this: `lockkit`'s commits hold one lock for a moment only, and
-# lose nothing when they contend. `make bench BENCH_ARGS=striped` measures eight processes.
+# table's own commits do not need this: they hold one lock, only for a moment, and lose nothing when
+# they contend. `make bench BENCH_ARGS=striped` measures eight processes.
 #
 # ## Your turn
 #
 # Write `order`: the order in which to take the locks of `keys`, as a list. A caller may name a key
 # twice. The simulator runs three clients with your function in 200 small worlds; each is a process
-# of its own, and wants two or three locks at once. A solution is in `solutions/order.py`.
+# of its own and wants two or three locks at once. A solution is in `solutions/order.py`.
 
 # %%
 from lockkit.lab.course.exercises import judge

@@ -14,12 +14,13 @@
 # # Break it yourself
 #
 # Every rule of these protocols exists because something breaks without it. The simulator runs the
-# library's own code in thousands of worlds. A number, its *seed*, determines each world: clocks are
-# wrong, answers are lost, processes pause and die. If you switch one rule off, how soon does a
-# world go wrong, and what does the shortest such world look like?
+# library's own code in thousands of worlds, in which clocks are wrong, answers are lost, and
+# processes pause and die. One number, the *seed*, determines everything that happens in a world. If
+# you switch one rule off, how soon does a world go wrong, and what does the shortest such world
+# look like?
 #
 # This takes ten seconds on a quiet machine, and up to two minutes on a busy one. The ladder at the
-# end takes as long as you like.
+# end takes as much time as you give it.
 
 # %% [markdown]
 # ## Predict
@@ -48,9 +49,9 @@ print(repr(found.shortest))
 
 # %% jupyter={"source_hidden": true}
 soon.explain("""
-Most seeds do no harm. It takes clocks that are wrong in the right direction and a client that
-looks at the right moment. So a test by hand hardly ever meets such a mistake, but a company with a
-thousand tables meets it every week. This is the shortest of these worlds:
+Most seeds do no harm. Harm needs clocks that are wrong in the right direction and a client that
+looks at the right moment. So a manual test hardly ever meets such a mistake, but a company with a
+thousand tables meets it every week. This is the shortest of the worlds that went wrong:
 """)
 
 # %%
@@ -58,8 +59,8 @@ found.shortest.draw()
 
 # %% [markdown]
 # The simulator stops at the first harm and names the violated invariant. Then the checker judges
-# the history again. It also judges histories of real buckets and knows nothing about the
-# simulation, and it reaches the same conclusion.
+# the history once more. The checker is the one that judges histories of real buckets, and it uses
+# nothing of the simulator. It reaches the same conclusion.
 #
 # ## Check: it was the rule
 #
@@ -79,8 +80,8 @@ assert not sound.harm and sound.verdict.kind == "VALID"
 #
 # The scenarios are a lease, tables of several kinds with their writers, services and readers, a
 # leader election, a write-ahead log, a queue, Terraform's state lock, locks of many keys, commits
-# in groups, and a lock that readers share. Choose one, switch a rule off, guess how soon that does
-# harm, and press **Play**.
+# in groups, and a lock that readers share. Choose a scenario, switch a rule off, guess how soon
+# that does harm, and press **Play**.
 
 # %%
 from lockkit.lab.course.breaker import Breaker
@@ -108,11 +109,11 @@ table
 # %% jupyter={"source_hidden": true}
 longest.explain("""
 One missing rule does no harm in three hundred worlds, and yet it is needed. Without it, a client
-that returns to its own old claim mistakes it for a new grant. It counts the lease from the time
-of its read, but the others count from the time when the claim was written. A *search* of every
-order of a few moves finds that story in seconds (`lockkit explore`). Random seeds need some two
-thousand worlds. Both methods are needed: the search is complete but small, and the worlds are
-large but random.
+that returns to its own old claim mistakes it for a new grant. It counts the lease from the time of
+its read, but the other clients count from the time at which the claim was written. A *search* of
+every order of a few moves finds that story in seconds (`lockkit explore`). Random seeds find it
+only after some two thousand worlds. Both methods are needed: the search is complete but small, and
+the worlds are large but random.
 """)
 
 # %% jupyter={"source_hidden": true}
@@ -124,8 +125,8 @@ assert table.hidden == ["confirm"]
 
 # %% jupyter={"source_hidden": true}
 longest.explain("""
-A run without harm proves nothing about a rule: most of the 300 worlds went well without it. A
-test of a safety rule is worth something only if it has been seen to fail without the rule. In the
+A run without harm proves nothing about a rule: most of the 300 worlds went well without it. A test
+of a safety rule is worth something only if someone has seen it fail without the rule. In the
 library's tests, each of these rules has a planted mistake that removes it, and a test fails if no
 search finds the mistake.
 
@@ -146,10 +147,10 @@ A seed is also worth more than a stack trace, because one number contains the wh
 #
 # ## Your turn: the ladder
 #
-# The ladder has six rungs, in any order. Name a scenario, the rule that is off, and a seed. Run the
-# second part as often as you like; the ladder remembers. `hunt` and `survey` find seeds, and the
-# panel above lists the rules. (For the fifth rung: what guards a commit against a writer that
-# resumes late? For the last: see the table above.)
+# The ladder has six rungs, which you can climb in any order. Name a scenario, the rule that is off,
+# and a seed. Run the second part as often as you like; the ladder remembers. `hunt` and `survey`
+# find seeds, and the panel above lists the rules. (For the fifth rung: what guards a commit against
+# a writer that resumes late? For the last: see the table above.)
 
 # %%
 ladder = Ladder()
@@ -159,9 +160,9 @@ SCENARIO, RULE, SEED = "lease", "drift", 1
 ladder.climb(SCENARIO, RULE, SEED)
 
 # %% [markdown]
-# A world is only as good as its checker. Write one: `two_holders` returns True if two clients held
-# the lock at the same moment. `history` lists what the clients knew, oldest first. The entry
-# `(at_ms, who, "held", until_ms)` is a grant that ends at `until_ms` by itself. The entry
+# A simulated world is only as useful as its checker. Write one: `two_holders` returns True if two
+# clients held the lock at the same moment. `history` lists what the clients knew, oldest first. The
+# entry `(at_ms, who, "held", until_ms)` is a grant that ends at `until_ms` by itself. The entry
 # `(at_ms, who, "released", 0)` ends the client's grant earlier. The simulator calls your function
 # with the histories of 200 small worlds; in half of them the lock has a mistake, which does harm
 # now and then. A solution is in `solutions/two_holders.py`.

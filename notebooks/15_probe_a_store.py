@@ -19,7 +19,7 @@
 # check the condition first and write a moment later, so the promise holds only until two writers
 # meet.
 #
-# How many requests does it take to find out which kind you have?
+# How many requests does it take to find out which kind of store you have?
 #
 # The code takes about 20 seconds on a quiet machine, and up to half a minute on a busy one. The
 # panel takes as long as you like.
@@ -51,9 +51,9 @@ probe
 #
 # ## Predict: one request at a time
 #
-# The same in code, for four stores of the list: DigitalOcean Spaces, Ceph's gateway, a bucket of
-# Ceph's gateway that keeps versions, and a server that checks first and writes ten milliseconds
-# later. Each answers the probe's requests one by one, without a race.
+# Next, code probes four stores of the list: DigitalOcean Spaces, Ceph's gateway, a bucket of Ceph's
+# gateway that keeps versions, and a server that checks first and writes ten milliseconds later.
+# Each answers the probe's requests one by one, without a race.
 
 # %%
 from lockkit.lab.widgets import Predict
@@ -69,9 +69,9 @@ print(repr(four))
 # %% jupyter={"source_hidden": true}
 singly.explain("""
 Spaces ignores conditions. Two requests are enough to see it: create, and create again. And one
-product can be two stores: Ceph's gateway, as measured, honours conditions, but on a bucket that
-keeps versions it ignores `If-None-Match`. The fourth server behaves perfectly as long as one
-request comes at a time. Only races find it out:
+product can behave like two stores: Ceph's gateway, as measured, honours conditions, but ignores
+`If-None-Match` on a bucket that keeps versions. The fourth server behaves perfectly as long as one
+request comes at a time. Only a race reveals what it does:
 """)
 
 # %%
@@ -96,9 +96,9 @@ assert str(four) == COUNTS[1] and sound.report.safe
 assert raced.report.verdict.value == "not-atomic"
 
 # %% [markdown]
-# The matrix in the panel shows what each maker documents, what a probe found, and when. The tests
-# of this checkout produce the rows called *probed*. Their verdicts are not typed by hand. These are
-# the ones of other servers:
+# The matrix in the panel shows what each vendor documents, what a probe found, and when. The rows
+# called *probed* come from the tests of this checkout, so none of their verdicts is typed by hand.
+# These are the rows about other servers:
 
 # %%
 from lockkit.lab.probe.providers import PROBED, providers
@@ -112,8 +112,8 @@ for row in providers():
 #
 # A conditional write is a comparison and a write *in one step*. Only the store can do both in one
 # step, because only the store sees all writers. HTTP tells servers to ignore headers that they do
-# not know. If a store does that with a condition, a correct lock library still gives one lock to
-# two owners. The failure is silent on both sides: two answers of 200.
+# not know. If a store ignores a condition in this way, even a correct lock library gives one lock
+# to two owners. The failure is silent: both owners get a 200.
 #
 # Documentation does not settle the question. It describes the intent, for the current release and
 # for one kind of bucket. The probe tests *this* endpoint, with *this* bucket and *these*
@@ -133,9 +133,9 @@ for row in providers():
 # ## Your turn
 #
 # Six entries of the panel's list speak S3's protocol: `aws`, `spaces`, `rgw`, `two-steps`, `rgw,
-# versioned bucket` and `rgw, quoted ETags`. Put into `UNSAFE` those that one request at a time
-# proves unsafe, and no others. All six are then probed. (Not every unsafe store is detected in this
-# way.)
+# versioned bucket` and `rgw, quoted ETags`. Put into `UNSAFE` those that a probe with one request
+# at a time proves unsafe, and no others. The code then probes all six. (Such a probe does not
+# detect every unsafe store.)
 
 # %%
 from lockkit.lab.course.honest import sort_out
@@ -147,12 +147,12 @@ sort_out(*UNSAFE)
 # Now write a probe yourself. `honours` returns True if the store honours both conditions of a
 # write, `IfAbsent()` and `IfVersion(version)`, and False if it ignores one of them. You may write
 # to `key`, which no other client uses. The simulator calls your function in 200 small worlds with
-# stores of both kinds, in which answers are lost and something on the way sends a request twice.
+# stores of both kinds, in which answers are lost and a request is sometimes delivered twice.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
-# `Throttled` (429), or `Unknown` if there is none. `yield from read(key)` returns `Found`, which
-# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second.
-# A solution is in `solutions/honours.py`.
+# `Throttled` (429), or `Unknown` if no answer comes. `yield from read(key)` returns `Found`, which
+# has a `body` and a `version`, or `Missing`. `yield Sleep(1)` waits a second. A solution is in
+# `solutions/honours.py`.
 
 # %%
 from lockkit.lab.course.exercises import Applied, IfAbsent, IfVersion, Put, Sleep, judge

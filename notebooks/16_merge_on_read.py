@@ -13,10 +13,10 @@
 # %% [markdown]
 # # Merge on read: two writers change the same rows. Must one of them be refused?
 #
-# A merge-on-read table stores changes in *log files* beside its base files. Readers merge them. So
-# a writer needs to read nothing and replaces nothing. If two writers change the same rows at the
-# same time, could both commit? Which row does a reader get then? And what if the log files are
-# merged into a new base file meanwhile?
+# A merge-on-read table stores changes in *log files* beside its base files. Readers merge both. So
+# a writer reads nothing and replaces nothing. If two writers change the same rows at the same time,
+# could both commit? Which row does a reader get then? And what if the log files are merged into a
+# new base file meanwhile?
 #
 # This takes a few seconds on a quiet machine, and up to half a minute on a busy one. You can press
 # the buttons for as long as you like.
@@ -25,15 +25,15 @@
 # ## Predict
 #
 # A table has 20,000 orders in one file group. One order changes. In a copy-on-write table the
-# upsert writes the whole base file anew, with one other row. In a merge-on-read table it writes a
-# log file with that row.
+# upsert writes the whole base file again, with that row changed. In a merge-on-read table it writes
+# a log file with only that row.
 
 # %%
 from lockkit.lab.widgets import Predict
 from lockkit.lab.course.merging import COST_GUESSES, LATE_GUESSES, OVERLAP_GUESSES, Overlap
 from lockkit.lab.course.merging import change_one, compact_beside, open_log
 
-cost = Predict("How many bytes does the merge-on-read table write, compared?", COST_GUESSES)
+cost = Predict("Merge on read writes how many bytes, compared with copy on write?", COST_GUESSES)
 cost
 
 # %% [markdown]
@@ -48,13 +48,14 @@ changed
 
 # %% jupyter={"source_hidden": true}
 cost.explain("""
-The work did not vanish: it moved to the readers. Each reader merges every log file of the file
-group, until a *compaction* writes the next base file.
+The work has not gone away; it has moved to the readers. Each reader merges every log file of the
+file group, until a *compaction* writes the next base file.
 """)
 
 # %% [markdown]
-# A log file is a sequence of blocks. Each has a header, with the instant that wrote it and the
-# schema of its rows. Its name says the file group and the instant. Here is one with two rows:
+# A log file is a sequence of blocks. Each block has a header, with the instant that wrote it and
+# the schema of its rows. The name of the log file contains the file group and the instant. Here is
+# one with two rows:
 
 # %%
 opened = open_log()
@@ -64,8 +65,8 @@ opened
 # ## Predict: the same overlap under two kinds of control
 #
 # Two orders are in one file group. W1 and W2 both read the table, and both write a log file with a
-# new amount for `order-1`. Then W2 commits, and after it W1. Each row has a time (`at`), by which
-# readers order the rows of one key: W2's row is the newer one.
+# new amount for `order-1`. Then W2 commits, and W1 commits after it. Each row has a time (`at`), by
+# which readers order the rows of one key: W2's row is the newer one.
 #
 # One table is under **optimistic** control: a commit is checked against the commits since its
 # snapshot. The other is under **non-blocking** control, which is made for log files.
@@ -90,23 +91,23 @@ print(repr(both))
 overlap.explain("""
 Both commits stand under non-blocking control, and the reader gets W2's amount, although W1
 committed later: its row is the older one. Under optimistic control W1 was refused, and deleted its
-log file. In this case its work was lost for nothing: a retry writes the same row, and the reader
-gets the same amount as before.
+log file. Here the refusal gains nothing: a retry of W1 writes the same row again, and the reader
+still gets W2's amount.
 """)
 
 # %% [markdown]
 # ## Predict: a compaction beside a slow writer
 #
-# W1 has written its log file and is not committed yet. W2 commits another one. A compaction merges
-# what is committed (the base file and W2's log file) into a new base file, and commits. Now W1
-# commits. W1 began before the compaction, so W1's instant is the **older** one.
+# W1 has written its log file and has not committed yet. W2 commits another log file. A compaction
+# merges what is committed (the base file and W2's log file) into a new base file, and commits. Now
+# W1 commits. W1 began before the compaction, so W1's instant is the **older** one.
 
 # %%
 late = Predict("What becomes of W1's row?", LATE_GUESSES)
 late
 
 # %% [markdown]
-# ### Run: a reader that goes by the instants
+# ### Run: a reader that compares instants
 #
 # This reader puts each log file on top of the newest base file that is older than the log file's
 # own instant.
@@ -117,10 +118,10 @@ by_request
 
 # %% jupyter={"source_hidden": true}
 late.explain("""
-W1's log file belongs to the old base file by its instant. Readers no longer read that one, and the
-compaction did not merge the log file, because it was not committed. An acknowledged row is lost,
-although every writer did what it should. The right reader compares another time: *when the log
-file was committed*.
+By its instant, W1's log file belongs to the old base file. Readers no longer read that base file,
+and the compaction did not merge the log file, because it was not committed. An acknowledged row is
+lost, although no writer made a mistake. A correct reader compares another time: *when the log file
+was committed*.
 """)
 
 # %%
@@ -152,7 +153,7 @@ rows. Only the order of their rows must be decided, and that needs no conflict c
   the instant T merges exactly what was committed before T. What is committed later stays on top.
 
 Whatever *replaces* a file group (an overwrite, a clustering) still conflicts with every writer of
-it. And the commit itself is the same as in notebook 08: one conditional write decides.
+that file group. And the commit itself is the same as in notebook 08: one conditional write decides.
 """)
 
 # %% [markdown]
@@ -161,14 +162,14 @@ it. And the commit itself is the same as in notebook 08: one conditional write d
 # * **Apache Hudi:** `hoodie.write.concurrency.mode=NON_BLOCKING_CONCURRENCY_CONTROL`, for
 #   merge-on-read tables with a bucket index, since 1.0. That version gave each instant its
 #   completion time, which is in the name of the completed file.
-# * **Readers pay.** Until a compaction, each read merges all log files. A query that may be late
-#   can read base files alone: `table.read(query="read_optimized")`.
+# * **Readers pay.** Until a compaction, each read merges all log files. A query that does not need
+#   the newest rows can read base files alone: `table.read(query="read_optimized")`.
 # * **Compaction** runs inline (`hoodie.compact.inline=true`), in a thread beside the writer, or in
-#   another process: `lockkit table compact URL`, as Hudi's HoodieCompactor.
+#   another process (`lockkit table compact URL`, like Hudi's HoodieCompactor).
 # * **In lockkit:** `Table.create(..., table_type="MERGE_ON_READ", index="BUCKET")`, and the option
 #   above for the writers. *Share a table with Apache Hudi* in the documentation has the details.
 # * **Delta Lake** and **Iceberg** have deletion vectors and delete files: an upsert marks old rows
-#   as deleted instead of copying their file. Two of them on one data file conflict as before.
+#   as deleted instead of copying their file. Two such commits to one data file conflict as before.
 #
 # ## Your turn
 #

@@ -13,18 +13,19 @@
 # %% [markdown]
 # # Group commit: what happens to the rate when the writers double?
 #
-# A commit replaces one object: the fence, the version file, the pointer in the catalog. Only one
-# replacement at a time succeeds. Google Cloud Storage takes one write per second to an object.
-# Does a table there take one commit per second, however many writers it has?
+# A commit replaces one object, such as a fence, a version file or a pointer in a catalog. Only one
+# replacement at a time succeeds. Google Cloud Storage takes one write per second to an object. Does
+# a table there take one commit per second, however many writers it has?
 #
 # This takes less than a minute on a quiet machine, and two on a busy one.
 
 # %% [markdown]
 # ## Predict
 #
-# Writers append to one table, one commit after the other. Each replaces the fence by itself: it
-# reads the fence, adds its own commit, and writes it *if it is as I read it*. A refused writer
-# reads it again and tries again. A request takes 60 ms, and the fence takes one write per second.
+# Writers append to one table, and each makes one commit after the other. For each commit a writer
+# reads the fence, adds its own commit, and writes the fence back *if it is as I read it*. A writer
+# that is refused reads the fence again and tries again. A request takes 60 ms, and the fence takes
+# one write per second.
 
 # %%
 from lockkit.lab.widgets import Predict
@@ -32,7 +33,7 @@ from lockkit.lab.course.together import GUESSES, KILL_GUESSES, Combining, Writin
 from lockkit.lab.course.together import batches, figure, rates
 from lockkit.lab.course.peers import peers
 
-alone = Predict("The writers double, from 1 to 16. What happens to the commits a second?", GUESSES)
+alone = Predict("Writers double from 1 to 16. What happens to the commits per second?", GUESSES)
 alone
 
 # %% [markdown]
@@ -48,9 +49,9 @@ retried
 # %% jupyter={"source_hidden": true}
 alone.explain("""
 One write of the fence decides one commit. More writers only make more writers wait: the rate stays
-below one commit a second. Nothing shares the fence fairly: in this run one writer wins each time,
-and all others wait to the end. On a store without that limit there is at most one commit for each
-round trip, and most requests are refused.
+below one commit a second. Nothing makes the writers take turns: in this run one writer wins each
+time, and all others wait to the end. On a store without that limit there is at most one commit for
+each round trip, and most requests are refused.
 """)
 
 # %% [markdown]
@@ -65,11 +66,12 @@ print(peers())
 # ## Predict: deciding together
 #
 # Now a writer that loses the fence makes an *offer*: a small object that says what it wants to
-# commit. A writer that lists the offers before it replaces the fence puts all of them into the
-# same write. It compares them with each other, and with the commits that each writer has not seen.
+# commit. Before a writer replaces the fence, it may list the offers and put all of them into the
+# same write. It checks each offer for conflicts with the others, and with the commits that the
+# offer's writer has not seen.
 
 # %%
-together = Predict("The writers double again. What happens now?", GUESSES)
+together = Predict("The writers double again. What happens to the rate now?", GUESSES)
 together
 
 # %%
@@ -81,9 +83,9 @@ figure(retried, helped)
 
 # %% [markdown]
 # The store's record shows who decided for whom. In the picture, *offer* is a writer's request,
-# *decides* and a number is one write of the fence with so many commits, and a ring marks a commit
-# that another writer decided. On the right, a diamond in its writer's colour is a commit that
-# readers see. A check mark is where its writer has made sure of that.
+# *decides 3* is one write of the fence with three commits, and a ring marks a commit that another
+# writer decided. On the right, a diamond in its writer's colour is a commit that readers see. A
+# check mark shows when its writer has made sure of that.
 
 # %%
 history = Writing(5).play(2.0).events
@@ -92,8 +94,8 @@ batches(history)
 # %% [markdown]
 # ## Predict: kill the combiner
 #
-# The writer that decides for others is called the combiner. It is killed just before it sends the
-# write that decides.
+# The writer that decides for others is called the combiner. Here it is killed just before it sends
+# the write that decides.
 
 # %%
 killed = Predict("What becomes of the offers that it was about to decide?", KILL_GUESSES)
@@ -153,11 +155,12 @@ writer or reader can create it from the writer's own bytes.
 #
 # * `Table.create(url, commit="group")`. Appends, upserts and deletes then take no lock. It is new,
 #   and not the default: *Group commit* in the documentation says what works and what does not.
-# * The figures above come from a simulation: requests take time, and processors take none.
-#   *Figures* has measured ones, with the CPU of the client, which is the limit on a fast store.
+# * The figures above come from a simulation: requests take time, and processors take none. The page
+#   *Figures* has measured rates. They include the client's processor time, which is the limit on a
+#   fast store.
 # * **Delta Lake** and **Lance** put one file per version, so that writers contend for the next
 #   number. A log or a database between the writers and the store (Delta's commit coordinators, an
-#   Iceberg REST catalog) can batch too, but it must stay alive.
+#   Iceberg REST catalog) can batch commits, too, but it must stay alive.
 # * Databases call it *group commit*; *flat combining* (Hendler and others, 2010) is the same idea
 #   for threads: the thread that holds the structure does the work that others have announced.
 #

@@ -15,7 +15,7 @@
 #
 # It is three in the morning, all writers are blocked, and a colleague says: *just delete the lock
 # file*. Who owns the lock, is its owner alive, what happened, and may the lock be broken? The
-# console answers from the bucket with reads only, and an inspection takes seconds.
+# console answers these questions from the bucket. It only reads, and an inspection takes seconds.
 #
 # **Decide before you look:** a lock was taken over from a writer whose lease had not ended. Which
 # of the two writers do you stop? And what will the next writer do if you delete the file?
@@ -23,7 +23,7 @@
 # %% [markdown]
 # ## Look
 #
-# Enter the table's URL, or leave it empty: then **Look** makes a table with a problem on an
+# Enter the table's URL. If you leave it empty, **Look** creates a table with a problem on an
 # embedded server. A real bucket is read with the credentials of your environment. `lockkit incident
 # URL` prints the same in a terminal.
 
@@ -70,11 +70,11 @@ print(found.standing.holder.why)
 # %% [markdown]
 # ## Drop in what was recorded
 #
-# You can drop in a history, Hudi's audit files, a bucket's listing of versions (`aws s3api
+# You can drop in a recorded history, Hudi's audit files, a bucket's listing of versions (`aws s3api
 # list-object-versions`, `gcloud storage objects list --all-versions --format=json`, `az storage
 # blob list --include v`) or an SDK's debug log. All of them become the same picture. This is
-# boto3's log of a claim whose answer was lost. Its own retry was then answered with 412, because of
-# its own first write.
+# boto3's log of a claim whose answer was lost. boto3 then sent the claim again, and got a 412
+# because of its own first write.
 
 # %%
 recorded = Console()
@@ -96,8 +96,8 @@ recorded
 # Deleting the lock file frees the table and loses the epoch. A holder that only seemed dead
 # continues under its old epoch, the next holder may get the same number, and no fence can
 # distinguish them. So breaking a lock is a *takeover*: a tombstone with the next epoch replaces
-# exactly the version that you were shown. If another write came in between, nothing is replaced. If
-# the holder is alive, it finds another version at its next renewal and stops.
+# exactly the version that you were shown. If another client has written since then, nothing is
+# replaced. If the holder is alive, it finds another version at its next renewal and stops.
 #
 # The **dry run** shows what would be written. While the lease lasts, or while its holder renews it,
 # the break is refused unless you type the epoch: only you can know that W2's machine is gone.
@@ -118,9 +118,10 @@ assert by_code.found.standing.holder.state == "released"
 # - A failed release (5xx, 429) leaves a lock that blocks others until its lease ends, five minutes
 #   with Hudi's default: [hudi #20027](https://github.com/apache/hudi/issues/20027),
 #   [#18438](https://github.com/apache/hudi/issues/18438). Wait, or break it; both are safe.
-# - A client can mistake a renewal for a loss if its own first copy causes the 412:
-#   [#14373](https://github.com/apache/hudi/issues/14373). There was no other writer.
-# - A claim whose answer was lost locks its own owner out, also in tools like Terraform: [OpenTofu
+# - A client can mistake its own renewal for a lost lock, if the renewal's first copy causes a 412
+#   for the second: [#14373](https://github.com/apache/hudi/issues/14373). There was no other
+#   writer.
+# - A claim whose answer is lost can lock its own owner out, also in tools like Terraform: [OpenTofu
 #   #4405](https://github.com/opentofu/opentofu/issues/4405).
 # - Hudi's audit (`CALL set_audit_lock(table => 'orders', state => 'enabled')`) and versions on the
 #   lock's prefix cost little and tell you afterwards what happened. Enable both before you need
@@ -129,9 +130,9 @@ assert by_code.found.standing.holder.state == "released"
 # %% [markdown]
 # ## Your turn
 #
-# This history was recorded after a published report. Read the picture and name the pattern, in the
-# words of a card, or `unknown`. `datasets/incidents/` has more of them, and `answers.json` beside
-# them has the answers. In four of them no pattern can be named, and the console says so.
+# This history was made from a published report. Read the picture and name the pattern in the words
+# of a card, or `unknown`. `datasets/incidents/` has more such histories, and `answers.json` there
+# has the answers. For four of them no pattern can be named, and the console says so.
 
 # %%
 from lockkit.lab.widgets import Workbench

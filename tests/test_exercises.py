@@ -623,7 +623,7 @@ def test_a_function_that_ends_its_process_is_said_to_and_the_next_one_is_judged(
     def order(keys: list[str]) -> list[str]:
         os._exit(0)
 
-    assert "order() ended its process (every call must return)" in str(judge(order, worlds=2))
+    assert "order() ended its process. Rule: every call must return" in str(judge(order, worlds=2))
     assert judge(solution("order")).solved
 
 
@@ -641,7 +641,7 @@ def test_a_function_that_ends_its_process_in_a_late_world_ends_nothing_else() ->
         return sorted(set(keys))
 
     judged = judge(order)
-    assert "order() ended its process (every call must return)" in str(judged)
+    assert "order() ended its process. Rule: every call must return" in str(judged)
     assert judged.world > REAL
     assert judged.events
     assert "calls" not in vars(zlib)
@@ -937,7 +937,7 @@ def test_a_function_that_does_nothing_solves_no_exercise(
 ) -> None:
     function = way(value)
     function.__name__ = name
-    assert re.search(r"failed\. World \d+: .+ \(.+\)$", str(judged := judge(function)))
+    assert re.search(r"failed\. World \d+: .+\. Rule: .+$", str(judged := judge(function)))
     assert judged.requests < 600
 
 
@@ -949,7 +949,7 @@ def test_an_election_that_leads_only_once_is_not_solved() -> None:
             if isinstance(seen := (yield from read(f"{folder}000001")), Found):
                 return 1 if seen.body == attempt.encode() else None
 
-    assert "nobody disturbs" in str(judge(campaign))
+    assert "an undisturbed call leads" in str(judge(campaign))
 
 
 # --- functions that cannot be judged --------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_an_invalid_moment_is_refused_with_the_reason(text: str, says: str) -> N
 
 
 def test_a_moment_is_printed_in_short_form_and_read_back() -> None:
-    text = "election/the next epoch is led unasked: W1 answer x3, the lease ends, W2 lose"
+    text = "election/a refused create counts as success: W1 answer x3, the lease ends, W2 lose"
     moment = ScenarioMoment.of(f"  {text}\n")
     assert str(moment) == text and len(moment.decisions) == 5
     assert ScenarioMoment.of(str(ScenarioMoment("wal"))) == ScenarioMoment("wal")

@@ -1,4 +1,4 @@
-"""Seeds as moments: a run up to one of its moves is a line of text, and so are other ways on."""
+"""Seeds as moments: a run up to one of its moves is a line of text, also of other ways to go on."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_the_first_seed_that_goes_wrong_is_found_and_each_run_is_reported() -> N
 
 def test_alternative_next_moves_are_counted_and_linked() -> None:
     found = result("vary", moment="lease/fence off:18@114")
-    assert found["others"] == f"{len(found['wrong'])} of 25 other ways on go wrong"
+    assert found["others"] == f"{len(found['wrong'])} of 25 other ways to go on go wrong"
     assert result("simulate", moment=f"#{found['wrong'][0]['link']}")["step"] > 100
     said = [each["because"] for each in found["wrong"]]
     assert len({*said}) == len(said) and "wrong at move" in said[0], "what tells them apart"

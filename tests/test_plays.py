@@ -21,13 +21,13 @@ STORIES = {
         ("until", "W1", lease_play.RESOURCE_KEY, "PUT"), ("pause", "W1"), ("end_lease",),
         ("finish", "W2"), ("wake", "W1"), ("finish", "W1"),
     ],
-    ("lock", "a lost answer to a claim is a yes"): [
+    ("lock", "a lost answer to a claim counts as success"): [
         ("until", "W1", LOCK, "PUT"), ("drop", "W1"), ("finish", "W2"), ("finish", "W1"),
     ],
-    ("lock", "a lost answer to a claim is a no"): [
+    ("lock", "a lost answer to a claim counts as failure"): [
         ("until", "W1", LOCK, "PUT"), ("lose", "W1"), ("finish", "W1"), ("finish", "W2"),
     ],
-    ("lock", "a lost answer to a renewal is a yes"): [
+    ("lock", "a lost answer to a renewal counts as success"): [
         ("until", "W1", LOCK, "PUT"), ("step", "W1"), ("until", "W1", LOCK, "PUT"),
         ("drop", "W1"), ("finish", "W2"), ("finish", "W1"),
     ],
@@ -35,23 +35,23 @@ STORIES = {
         ("until", "W1", lease_play.RESOURCE_KEY, "PUT"), ("step", "W1"), ("step", "W1"),
         ("end_lease",), ("until", "W2", lease_play.RESOURCE_KEY, "PUT"), ("finish", "W1"),
     ],
-    ("election", "the resource does not look at the epoch"): [
+    ("election", "the resource does not check the epoch"): [
         ("until", "W1", RESOURCE_KEY, "PUT"), ("finish", "W2"), ("finish", "W1"),
     ],
-    ("election", "the next epoch is led unasked"): [
+    ("election", "a refused create counts as success"): [
         ("until", "W1", "1.json", "PUT"), ("until", "W2", "1.json", "PUT"), ("finish", "W1"),
         ("finish", "W2"),
     ],
-    ("wal", "a lost answer to a claim is a no"): [
+    ("wal", "a lost answer to a claim counts as failure"): [
         ("until", "W1", "1.json", "PUT"), ("lose", "W1"), ("finish", "W1"), ("finish", "W2"),
     ],
-    ("wal", "a lost answer to a claim is a yes"): [
+    ("wal", "a lost answer to a claim counts as success"): [
         ("until", "W1", "1.json", "PUT"), ("drop", "W1"), ("finish", "W1"), ("finish", "W2"),
     ],
     ("queue", "the file does not remember past writes"): [
         ("until", "W1", "queue.json", "PUT"), ("lose", "W1"), ("finish", "W2"), ("finish", "W1"),
     ],
-    ("statelock", "a lost answer is not looked into"): [
+    ("statelock", "a lost answer is not read back"): [
         ("until", "W1", ".tflock", "PUT"), ("lose", "W1"), ("finish", "W1"),
     ],
     ("statelock", "an unlock deletes whatever is there by then"): [

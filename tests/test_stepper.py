@@ -60,7 +60,7 @@ def test_an_impossible_move_is_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match="nothing is leased in commit"):
         steps.end_lease()
     steps.kill("W1")
-    with pytest.raises(ValueError, match="nothing more to ask: killed"):
+    with pytest.raises(ValueError, match="no further request: killed"):
         steps.step("W1")
     assert str(steps.moment) == "commit: W2 pause, W1 kill"
 

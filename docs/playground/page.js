@@ -54,7 +54,7 @@ function load() {
 function started() {
   ready = true;
   place.dataset.ready = "true";
-  state.textContent = `Python runs in this page (loaded in ${((performance.now() - began) / 1000).toFixed(1)} s). Nothing that you enter leaves it.`;
+  state.textContent = `Python runs in this page (loaded in ${((performance.now() - began) / 1000).toFixed(1)} s). Nothing that you enter leaves this page.`;
   if (waiting) { const [request, given, act] = waiting; ask(request, given, act); }
   for (const name of data.incidents) published(name).catch(() => {});   // it is tried again when it is chosen
 }

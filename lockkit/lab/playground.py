@@ -104,13 +104,14 @@ def sought(scenario: str, rule: str, seed: int, runs: int) -> Iterator[Answer]:
 
 
 def varied(moment: str) -> Iterator[Answer]:
-    """Other ways on from a moment: how many of them go wrong."""
+    """Other ways to go on from a moment: how many of them go wrong."""
     for found in others_so_far(_playable(moment), OTHERS):
-        yield {"said": "playing other ways on", "done": found.runs, "of": OTHERS}
+        yield {"said": "playing other ways to go on", "done": found.runs, "of": OTHERS}
     links = [{"link": seed_fragment(str(each)),
               "because": f"way {each.branches[-1].way}, wrong at move {each.step}: {text(why)}"}
              for each, why in sorted(found.wrong, key=lambda way: way[0].step or 0)]  # fmt: skip
-    yield {"others": f"{len(found.wrong)} of {found.runs} other ways on go wrong", "wrong": links}
+    others = f"{len(found.wrong)} of {found.runs} other ways to go on go wrong"
+    yield {"others": others, "wrong": links}
 
 
 def _playable(moment: str) -> SeedMoment:

@@ -70,7 +70,7 @@ def test_a_lost_answer_duplicates_a_record_in_the_naive_log(lab: Server, page: A
     seen(page, page.locator(".lockkit-reveal").nth(1)).click()  # the first: the election
     log = seen(page, page.locator(".lockkit-stepper").nth(1))
     shot(page, "9-patterns-before")
-    for mistake, said in (("a lost answer to a claim is a no", "INVALID"),
+    for mistake, said in (("a lost answer to a claim counts as failure", "INVALID"),
                           ("nothing: as it should be", "VALID")):  # fmt: skip
         log.locator("select").select_option(mistake)
         log.locator("button", has_text="Start over").click()

@@ -50,9 +50,9 @@ def test_the_same_notebook_is_an_app_in_voila(voila: Server, page: Any) -> None:
 def test_a_stage_is_shown_in_voila_once_a_guess_is_picked(voila: Server, page: Any) -> None:
     """Nothing can be run again there: a click shows it, and then requests go one at a time."""
     page.goto(f"{voila.url}/voila/render/12_patterns.ipynb", timeout=LATER_MS)
-    asks = page.locator(".lockkit-predict", has_text="How often does a reader of the log find")
+    asks = page.locator(".lockkit-predict", has_text="How many times does a reader of the log find")
     asks.locator("input").first.wait_for(timeout=LATER_MS)
-    log = page.locator(".lockkit-stepper", has_text="a lost answer to a claim is a no")
+    log = page.locator(".lockkit-stepper", has_text="a lost answer to a claim counts as failure")
     reveal = page.locator(".lockkit-reveal").nth(2)  # the first question hides two things
     reveal.wait_for(state="attached", timeout=LATER_MS)
     twice = page.get_by_text("a reader finds it twice")

@@ -57,19 +57,19 @@ class Free(Exercise):
         wall_ms = node.clock.wall_ms()
         said: bool = self.trial.decide(node, bool, dict(record), wall_ms, watched_ms)
         ahead = wall_ms - record["valid_until_ms"]
-        self.trial.note(
-            node, f"free() is {said}: {ahead / 1000:+.1f} s, watched {watched_ms / 1000:.1f} s"
-        )
+        there = f"{abs(ahead) / 1000:.1f} s {'ago' if ahead > 0 else 'ahead'}"
+        self.trial.note(node, f"free() returns {said}: valid_until_ms is {there}, watched for "
+                              f"{watched_ms / 1000:.1f} s")  # fmt: skip
         if not said and watched_ms > self.WATCHED_MAX_MS:
             raise Violated("the lock of a client that stopped is taken over",
-                           f"{node.name} has watched one lease for half a minute, fifteen times as "
+                           f"{node.name} has watched one lease for half a minute, 15 times as "
                            "long as it lasts")  # fmt: skip
         return said
 
     def holds(self, node: Node, until_ms: float) -> None:
         if other := self.other_holder(node):
             left_s = (self.until_ms[other] - self.trial.world.time.now_ms) / 1000
-            raise Violated("one holder", f"{node.name} took the lock, and {other} still counts on "
+            raise Violated("one holder", f"{node.name} took the lock while {other} still counts on "
                            f"its lease for {left_s:.1f} s more")  # fmt: skip
         self.until_ms[node.name] = until_ms
 
@@ -118,9 +118,9 @@ class Witness(Free):
         said = self.trial.decide(self.trial.world.nodes[0], bool, list(self.history))
         if self.harmed and not said:
             raise Violated("a violation is found",
-                           f"two_holders() is False, and {self.harmed} held the lock")  # fmt: skip
+                           f"two_holders() returned False; {self.harmed} held it")  # fmt: skip
         if said and not self.harmed:
-            raise Violated("a right history is not accused", "two_holders() is True")
+            raise Violated("a correct history passes", "two_holders() returned True")
 
 
 class Session(Exercise):
@@ -168,7 +168,7 @@ class Session(Exercise):
             return False
         answered_ms = node.clock.boot_ms()
         until_ms = self.trial.decide(node, float, sent_ms, answered_ms, self.TTL_MS)
-        self.trial.note(node, f"until() is {until_ms / 1000:.2f} s by the clock of {node.name}")
+        self.trial.note(node, f"until() returns {until_ms / 1000:.2f} s by {node.name}'s clock")
         received_ms = max(
             each.at_ms for each in self.trial.world.memory_store.truth
             if isinstance(each.request, Put) and each.request.body == body

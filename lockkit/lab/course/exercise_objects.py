@@ -34,7 +34,7 @@ class HandOver(Exercise):
             if self.holder == record:
                 raise Violated(
                     "a release ends the grant",
-                    f"release() of {node.name} returned, and epoch {record['epoch']} still holds",
+                    f"release() of {node.name} returned, but epoch {record['epoch']} is not over",
                 )
 
     def claim(self, name: str, found: Found | None, watched_ms: float) -> dict[str, Any] | None:
@@ -60,20 +60,20 @@ class HandOver(Exercise):
             if record["epoch"] <= self.highest and record != before:
                 raise Violated(
                     "epochs never repeat",
-                    f"{owner} was granted epoch {record['epoch']}, which another grant had",
+                    f"{owner} was granted epoch {record['epoch']}, which another grant has had",
                 )
             self.highest, self.holder = max(self.highest, record["epoch"]), record
             return
         if before and before["owner"] != decided.client:
             raise Violated(
-                "a client releases its own grant only",
+                "a client releases only its own grant",
                 f"a release of {decided.client} ended epoch {before['epoch']} of {before['owner']}",
             )
         self.holder = {}
 
 
 class HotLock(Exercise):
-    """`claim(key, mine)`: wait until the lock at `key` is free, and replace it by `mine`."""
+    """`claim(key, mine)`: wait until the lock at `key` is free, and replace it with `mine`."""
 
     KEY = "lock.json"
     STORES = ("gcs", "r2")
@@ -96,7 +96,7 @@ class HotLock(Exercise):
             if objects[self.KEY].body != mine:
                 raise Violated(
                     "a claim that returned holds the lock",
-                    f"claim() of {node.name} returned, and the lock is {self.shown()}",
+                    f"claim() of {node.name} returned, but the lock is {self.shown()}",
                 )
             yield Sleep(self.trial.world.dice.random())
             released = self.body(f"{node.name}-{number}", free=True)
@@ -112,11 +112,11 @@ class HotLock(Exercise):
         if not claimer or there["free"] or before.body == request.body:
             return holds
         if holds:
-            raise Violated("one holder", f"{claimer} took the lock over: it was {self.shown()}")
+            raise Violated("one holder", f"{claimer} took the lock over, which was {self.shown()}")
         if self.writes(claimer, request) > self.free_looks(claimer):
             raise Violated(
                 "a client that waits does not write",
-                f"{claimer} wrote again before a look found the lock free: it is {self.shown()}",
+                f"{claimer} wrote again, but has not read that it is free: it is {self.shown()}",
             )
         return False
 
@@ -167,7 +167,7 @@ class Balance(Exercise):
             if not self.calling[node.name][1]:
                 raise Violated(
                     "a payment that returned is in the balance",
-                    f"pay() of {node.name} returned, and its payment of {amount} was never added",
+                    f"pay() of {node.name} returned, but its payment of {amount} was not added",
                 )
             yield Sleep(self.trial.world.dice.random())
 
@@ -181,8 +181,8 @@ class Balance(Exercise):
         amount, times = self.calling[decided.client]
         if balance - self.balance not in (0, amount):
             raise Violated(
-                "no other payment is lost",
-                f"{decided.client} paid {amount}: {self.balance} became {balance}",
+                "no payment is lost",
+                f"{decided.client} paid {amount}, but changed {self.balance} to {balance}",
             )
         times += balance != self.balance
         self.balance, self.calling[decided.client] = balance, (amount, times)
@@ -205,12 +205,12 @@ class Promise(Exercise):
             self.trial.note(node, f"this store ignores {names or 'no condition'}")
             said = yield from self.trial.call(node, bool, key)
             if said and ignored:
-                raise Violated("an unsafe store is found out",
-                               f"honours() said True of a store that ignores {names}")  # fmt: skip
+                raise Violated("an unsafe store is detected",
+                               f"honours() returned True; this store ignores {names}")  # fmt: skip
             if not said and not ignored:
                 raise Violated(
-                    "a sound store is not accused",
-                    "honours() said False of a store that honours both conditions",
+                    "a safe store passes",
+                    "honours() returned False for a store that honours both conditions",
                 )
 
     @staticmethod

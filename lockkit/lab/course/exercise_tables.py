@@ -67,14 +67,14 @@ class SilentWriter(Exercise):
             if done and instant not in self.decided[ROLLED_BACK]:
                 raise Violated(
                     "what is rolled back is decided",
-                    f"roll_back() returned True, and {instant} may still commit",
+                    f"roll_back() returned True, but {instant} may still commit",
                 )
             if done and there:
                 raise Violated("what is rolled back is deleted",
-                               f"roll_back() returned True, and {there[0]} is there")  # fmt: skip
+                               f"roll_back() returned True, but {there[0]} is there")  # fmt: skip
             if not done and instant not in self.decided[COMMITTED]:
                 raise Violated(
-                    "no means committed", f"roll_back() returned False, and {instant} is undecided"
+                    "False means committed", f"roll_back() returned False, but {instant} is open"
                 )
 
     def on_write(self, decided: DecidedRequest, after: StoredObject | None) -> None:
@@ -88,7 +88,7 @@ class SilentWriter(Exercise):
             for each in self.files[instant]:
                 if each not in objects:
                     raise Violated(
-                        "a commit has its files", f"{instant} is committed, and {each} is gone"
+                        "a commit has its files", f"{instant} is committed, but {each} is gone"
                     )
 
     def replaced(self, client: str, after: StoredObject | None) -> None:
@@ -96,7 +96,7 @@ class SilentWriter(Exercise):
             new = json.loads(after.body) if after else {}
             lists = {each: list(new[each]) for each in (COMMITTED, ROLLED_BACK)}
         except (ValueError, TypeError, KeyError):
-            raise Violated("others can read the fence", f"{client} wrote no two lists") from None
+            raise Violated("others can read the fence", f"{client} wrote other JSON") from None
         for name, instants in self.decided.items():
             if gone := [each for each in instants if each not in lists[name]]:
                 raise Violated("no decision is lost", f"{client} dropped {gone[0]} from {name!r}")
@@ -152,7 +152,7 @@ class Retention(Exercise):
             if harmed := sorted(chosen & self.snapshot(commits[: number + 1])):
                 raise Violated(
                     "a retained commit can be read",
-                    f"{harmed[0]} would be deleted, and a reader of commit {number + 1} of "
+                    f"{harmed[0]} would be deleted, but a reader of commit {number + 1} of "
                     f"{len(commits)} reads it (retained: {self.retained})",
                 )
         needed = {file for n in range(oldest, len(commits))
@@ -161,7 +161,7 @@ class Retention(Exercise):
         if commits and (kept := sorted(added - needed - chosen)):
             raise Violated(
                 "what no reader needs is deleted",
-                f"{kept[0]} is kept, and none of the newest {self.retained} commits reads it",
+                f"{kept[0]} is kept, but none of the newest {self.retained} commits reads it",
             )
 
     @staticmethod

@@ -38,22 +38,23 @@ class Acquire(Exercise):
         if holds and others:
             raise Violated("one holder", f"{node.name} and {others[0]} count on the lock at once")
         if not holds and self.KEY not in self.trial.world.memory_store.objects:
-            raise Violated("no means another's", f"{node.name} is told no, and there is no lock")
+            raise Violated("False means another client's", f"acquire() of {node.name} returned "
+                           "False, but no client has the lock")  # fmt: skip
         self.answers[node.name] = holds
 
     def end(self) -> None:
         there = self.trial.world.memory_store.objects.get(self.KEY)
         if there is None:
-            raise Violated("one client holds it", "all three calls ended, and there is no lock")
+            raise Violated("one client holds it", "all calls ended, but no client has the lock")
         owner = there.body.decode().rpartition(" ")[2]
         if not self.answers.get(owner):
-            raise Violated("the holder knows it",
-                           f"the lock of {owner} is there, and its call returned False: no client "
-                           "will release it")  # fmt: skip
+            raise Violated("the holder learns that it holds the lock",
+                           f"the store has the lock of {owner}, but its call returned False: no "
+                           "client will release it")  # fmt: skip
 
 
 class Publish(Exercise):
-    """`publish(key, seen, body, entry)`: replace version `seen` by `body`."""
+    """`publish(key, seen, body, entry)`: replace version `seen` with `body`."""
 
     KEY = "commits.txt"
 
@@ -84,13 +85,13 @@ class Publish(Exercise):
         for entry, times in count.items():
             if times > 1:
                 raise Violated(
-                    "no means no",
+                    "False means never",
                     f"{entry} is there twice: the call returned False, and it was written again",
                 )
         for entry in self.done:
             if not count[entry]:
                 raise Violated(
-                    "no acknowledged entry is lost", f"{entry} was published, and is gone"
+                    "no acknowledged entry is lost", f"{entry} was published, but is gone"
                 )
 
     def end(self) -> None:
@@ -194,15 +195,15 @@ class Campaign(Exercise):
                                f"{self.creator.get(epoch, 'no call')} created")  # fmt: skip
             quiet = len(self.creator) == before and set(self.trial.world.faults) <= {"stall"}
             if epoch is None and quiet:
-                raise Violated("a call that nobody disturbs leads", f"{attempt} created no epoch")
+                raise Violated("an undisturbed call leads", f"{attempt} created no epoch")
             yield Sleep(self.trial.world.dice.random())
 
     def end(self) -> None:
         for epoch, attempt in sorted(self.creator.items()):
             if self.answers[attempt] != epoch:
                 raise Violated(
-                    "the leader knows it",
-                    f"{attempt} created epoch {epoch}, and its call returned "
+                    "the leader learns that it leads",
+                    f"{attempt} created epoch {epoch}, but its call returned "
                     f"{self.answers[attempt]}: the others wait for a leader that does not lead",
                 )
 
@@ -222,7 +223,7 @@ class Append(Exercise):
             if slot is None or self.log().get(self.key(slot)) != record:
                 raise Violated(
                     "what is acknowledged is in the log",
-                    f"append() said that {record} is in slot {slot}, and it is not",
+                    f"append() returned slot {slot} for {record}, which is not there",
                 )
             self.done[record] = slot
 
@@ -293,6 +294,6 @@ class Order(Exercise):
             chain.append(holder)
             if holder == name:
                 waits = ", which waits for ".join(chain[1:])
-                raise Violated("one client goes on", f"deadlock: {name} waits for {waits}")
+                raise Violated("a client can go on", f"deadlock: {name} waits for {waits}")
             if len(chain) > len(CLIENTS):
                 return

@@ -143,14 +143,14 @@ def judge(function: Callable[..., Any], *, worlds: int = WORLDS) -> Judged:
             else:
                 kind, one = later.ask("play", (_played, name, number))
                 if kind != "returns":  # it is played again, so that its story can be drawn
-                    later, why = start(LATER, __name__), f"{name}() {one} ({ENDS[kind]})"
+                    later, why = start(LATER, __name__), f"{name}() {one}. Rule: {ENDS[kind]}"
                     one = _played(name, number, start, why)
             shortest = one.failed and (not found.failed or len(one.events) < len(found.events))
             found = replace(
                 one if shortest else found, worlds=number, failed=found.failed + one.failed,
                 requests=found.requests + one.requests, faults=found.faults + one.faults,
             )  # fmt: skip
-            if found.failed == FAILED_MAX or one.because.endswith(f"({ENDS['endless']})"):
+            if found.failed == FAILED_MAX or one.because.endswith(ENDS["endless"]):
                 break
     return found
 
@@ -175,7 +175,7 @@ def _play(trial: Trial, exercise: Callable[[Trial], Exercise]) -> str:
         trial.world.finish()
         played.end()
     except Violated as violated:
-        return f"{violated.because} ({violated.invariant})"
+        return f"{violated.because}. Rule: {violated.invariant}"
     return ""
 
 

@@ -16,11 +16,12 @@ from lockkit.lab.widgets.ui import Shown
 from lockkit.recipes.guarded import read_guarded
 from lockkit.recipes.wal.reader import poll
 
-UNLOOKED = "the resource does not look at the epoch"
-AS_NO, AS_YES = "a lost answer to a claim is a no", "a lost answer to a claim is a yes"
+UNLOOKED = "the resource does not check the epoch"
+AS_NO = "a lost answer to a claim counts as failure"
+AS_YES = "a lost answer to a claim counts as success"
 FORGETFUL = "the file does not remember past writes"
 UNASKED, UNGUARDED = (
-    "a lost answer is not looked into", "an unlock deletes whatever is there by then",
+    "a lost answer is not read back", "an unlock deletes whatever is there by then",
 )  # fmt: skip
 PLANTED = {"election": UNLOOKED, "wal": AS_NO, "queue": FORGETFUL, "statelock": UNASKED}
 """The mistake of each protocol that a guess is about, under a name that does not tell it."""

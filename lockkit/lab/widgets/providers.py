@@ -258,11 +258,11 @@ ROWS: list[tuple[str, Callable[[SideFigures], str]]] = [
     ("grants a second", lambda f: f"{f.per_s:.2f}"),
     ("hand-off, median", lambda f: _seconds(f.hand_off_p50_s)),
     ("longest wait of a process", lambda f: _seconds(f.wait_max_s)),
-    ("most in a row to one", lambda f: str(f.longest_run)),
+    ("most grants in a row to one process", lambda f: str(f.longest_run)),
     ("takeover after a pause or crash",
      lambda f: ", ".join(map(_seconds, f.taken_over_s)) or "–"),
     ("two holders at once for", lambda f: _seconds(f.overlap_s)),
-    ("requests per grant, of all who want it",
+    ("requests per grant, by all processes",
      lambda f: "–" if f.requests_per_grant is None else f"{f.requests_per_grant:.1f}"),
     ("a million grants cost", lambda f: cost(f)),
 ]  # fmt: skip

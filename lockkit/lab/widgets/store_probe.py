@@ -125,7 +125,7 @@ class StoreProbe(Newest):
     def _clicked(self) -> None:
         place, url = self.place.value, self.url.value.strip()
         endpoint = self.endpoint.value.strip() or None
-        self._status.say("Asking…")
+        self._status.say("Probing…")
 
         def emit(_kind: str, **fields: Any) -> None:
             self._status.say(f"{fields.get('text', '')}…")
@@ -167,7 +167,7 @@ class StoreProbe(Newest):
         self._charted(*([FitFigures()] if findings.reads else []))
         if findings.reads:
             self._chart.children = (*self._chart.children, figure(findings.reads))
-        self._status.say("Done." if findings.report.safe else "Done: no store for a lock.")
+        self._status.say("Done." if findings.report.safe else "Done: not safe for a lock.")
 
     def close(self) -> None:
         """Disable the panel; a running probe ends by itself."""

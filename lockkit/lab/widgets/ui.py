@@ -220,19 +220,14 @@ export default () => {
 
 @cache
 def load_plotly() -> Any:
-    """The class of plotly's widgets, filled before they are sent; its import takes seconds."""
+    """The class of plotly's widgets, with the small module; its import takes seconds."""
     from plotly.graph_objects import FigureWidget
 
-    class Filled(FigureWidget):  # type: ignore[misc]
+    class LoadedLater(FigureWidget):  # type: ignore[misc]
         _esm = PLOTLY
         source = traitlets.Unicode(str(FigureWidget._esm)).tag(sync=True)
 
-        def open(self) -> None:
-            """A page that loads plotly shows what it was sent first: plotly sends it empty."""
-            if self._config:
-                super().open()
-
-    return Filled
+    return LoadedLater
 
 
 def figure_widget(figure: Any) -> Any:
@@ -242,7 +237,6 @@ def figure_widget(figure: Any) -> Any:
     """
     made = load_plotly()(figure)
     made._config = {"responsive": True, "displayModeBar": False}  # it hid the title
-    made.open()
     return made
 
 
@@ -295,7 +289,11 @@ class FitFigures(anywidget.AnyWidget):
 
 
 def refill(figure: Any, fill: Callable[[], None]) -> None:
-    """Send a figure's points again: after none, because plotly sends only what has changed."""
+    """Send a figure's points again: after none, because plotly sends only what has changed.
+
+    What was sent while a page loaded plotly did not arrive. A page that is loaded again has the
+    points with which the figure was made.
+    """
     with figure.batch_update():
         for trace in figure.data:
             trace.x = trace.y = ()

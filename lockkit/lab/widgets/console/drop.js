@@ -1,7 +1,7 @@
 // Files for the kernel: dropped here, or chosen with the button. They are text to the kernel only.
 
-/** A browser would open a file that missed the zone in the place of the notebook. */
-function spare(event) {
+/** A file that missed the zone: a browser would open it in the place of the notebook. */
+function missed(event) {
   if (event.defaultPrevented || !event.dataTransfer?.types.includes("Files")) return;
   event.preventDefault();
   event.dataTransfer.dropEffect = "none";
@@ -34,8 +34,7 @@ export function render({ model, el }) {
     event.stopPropagation();
     zone.classList.toggle("lk-over", on);
   };
-  zone.addEventListener("dragenter", over(true));
-  zone.addEventListener("dragover", over(true));
+  for (const kind of ["dragenter", "dragover"]) zone.addEventListener(kind, over(true));
   zone.addEventListener("dragleave", over(false));
   zone.addEventListener("drop", (event) => {
     over(false)(event);
@@ -48,12 +47,6 @@ export function render({ model, el }) {
   model.on("change:disabled", enable);
   enable();
   el.append(zone);
-  const gone = new AbortController();
-  for (const kind of ["dragover", "drop"]) {
-    document.addEventListener(kind, spare, { signal: gone.signal });
-  }
-  return () => {
-    model.off("change:disabled", enable);
-    gone.abort();
-  };
+  for (const kind of ["dragover", "drop"]) document.addEventListener(kind, missed);
+  return () => model.off("change:disabled", enable);
 }

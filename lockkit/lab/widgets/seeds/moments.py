@@ -103,7 +103,7 @@ class OtherOutcomes:
     wrong: tuple[tuple[SeedMoment, str], ...]
 
     def __str__(self) -> str:
-        said = f"{len(self.wrong)} of {self.runs} other ways on from {self.moment} go wrong"
+        said = f"{len(self.wrong)} of {self.runs} other ways to go on from {self.moment} go wrong"
         if self.wrong:
             first, why = self.wrong[0]
             said += f", the first of them {first} ({why})"

@@ -302,7 +302,7 @@ class _Objects:
                 yield {
                     "id": f"t{n}", "lane": who, "kind": "told", "t": at_ms, "hue": self.hue[who],
                     "label": f"{text(data['of'])}: done", "evidence": at_ms == self.now_ms,
-                    "detail": f"{who} is told that it is done: {text(data['of'])}",
+                    "detail": f"{who} learns that it is done: {text(data['of'])}",
                 }  # fmt: skip
 
     # --- what clients count on ------------------------------------------------------------------

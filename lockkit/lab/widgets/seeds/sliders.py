@@ -23,7 +23,7 @@ SLIDERS = (
 """Field of `Timing`, label, smallest and largest value, step; all in seconds."""
 CLOCKS = (
     ("by the store's clock", "store"), ("by the wall clock (Hudi)", "wall"),
-    ("once it was watched for its whole length", "observed"),
+    ("after watching it for a whole lease", "observed"),
 )  # fmt: skip
 
 

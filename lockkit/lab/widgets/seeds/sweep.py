@@ -54,7 +54,7 @@ def stalled(world: SimWorld, node: Node, for_ms: float, why: str) -> Procedure[N
 def stalling(ratio: float) -> SimScenario:
     """The scenario `stalls-1.25`: each stall takes that many leases."""
     return SimScenario(
-        f"{NAME}{ratio:g}", "two writers, of whom now and then one stalls", MOVES,
+        f"{NAME}{ratio:g}", "two writers, one of which stalls now and then", MOVES,
         partial(_set_up, ratio),
     )  # fmt: skip
 

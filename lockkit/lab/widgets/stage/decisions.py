@@ -50,7 +50,7 @@ class Decision:
 class ScenarioMoment:
     """A scenario, its planted mistake ("": none), and the decisions so far.
 
-    As text: `election/the next epoch is led unasked: W1 answer x3, W2 lose, the lease ends`.
+    As text: `election/a refused create counts as success: W1 answer x3, W2 lose, the lease ends`.
     """
 
     play: str

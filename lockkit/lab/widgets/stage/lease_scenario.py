@@ -37,15 +37,15 @@ PAUSE_MS = 4.0 * TTL_MS
 """A store so slow that a waiter looks again only when the lease ends, which keeps the steps few."""
 
 SAYS = (
-    "Each takes the lock, works for ten seconds, renews, looks whether its lease still stands, "
-    "replaces resource.json, and releases. Stall one at its write, let the lease end, and see who "
-    "wrote last."
+    "Each client takes the lock, works for ten seconds, renews the lease, checks that it is still "
+    "valid, replaces resource.json, and releases the lock. Pause one before its write, let the "
+    "lease end, and see who wrote last."
 )
 MISTAKES = {
     "nothing guards the write itself": LEASE_MUTANTS["fence off"],
-    "a lost answer to a claim is a yes": LEASE_MUTANTS["claim_unknown ours"],
-    "a lost answer to a claim is a no": LEASE_MUTANTS["claim_unknown lost"],
-    "a lost answer to a renewal is a yes": LEASE_MUTANTS["renew_unknown ours"],
+    "a lost answer to a claim counts as success": LEASE_MUTANTS["claim_unknown ours"],
+    "a lost answer to a claim counts as failure": LEASE_MUTANTS["claim_unknown lost"],
+    "a lost answer to a renewal counts as success": LEASE_MUTANTS["renew_unknown ours"],
     "release deletes whatever is there by then": LEASE_MUTANTS["release deletes"],
 }
 

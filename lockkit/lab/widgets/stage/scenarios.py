@@ -264,19 +264,19 @@ SCENARIOS = {
         lease_play.TTL_MS + lease_play.WAITS_BEYOND_MS,
     ),
     "election": StageScenario(
-        "Each becomes leader of the next epoch, then writes resource.json. W2's clock is a minute "
-        "ahead: to it, any epoch of W1's is over.",
+        "Each client becomes leader of the next epoch and then writes resource.json. W2's clock is "
+        "a minute ahead, so by that clock each epoch of W1 is over.",
         Policy(expiry=Expiry.WALL), _elect, _never_back,
-        {"the resource does not look at the epoch": election.MUTANTS["fence"],
-         "the next epoch is led unasked": election.MUTANTS["create_412 ours"]},
+        {"the resource does not check the epoch": election.MUTANTS["fence"],
+         "a refused create counts as success": election.MUTANTS["create_412 ours"]},
         LATER_MS,
     ),
     "wal": StageScenario(
-        "Each opens the log with a new epoch, puts its fence in the next free slot, and appends "
-        "one record.",
+        "Each client opens the log with a new epoch, puts its fence into the next free slot, and "
+        "appends one record.",
         None, _log, _replayed,
-        {"a lost answer to a claim is a no": wal.MUTANTS["create_unknown lost"],
-         "a lost answer to a claim is a yes": wal.MUTANTS["create_unknown ours"]},
+        {"a lost answer to a claim counts as failure": wal.MUTANTS["create_unknown lost"],
+         "a lost answer to a claim counts as success": wal.MUTANTS["create_unknown ours"]},
     ),
     "queue": StageScenario(
         "W1 pushes one job into queue.json (read, change, write if unchanged); W2 claims one job "
@@ -285,10 +285,10 @@ SCENARIOS = {
         {"the file does not remember past writes": queue.MUTANTS["no recent ids"]},
     ),
     "statelock": StageScenario(
-        "W1 locks the state, works, and unlocks. W2 is an impatient colleague: a "
-        "force-unlock by W1's ID, then its own lock.",
+        "W1 locks the state, works, and unlocks. W2 is an impatient colleague, who sends a "
+        "force-unlock with W1's ID and then takes the lock.",
         None, _state, _state_kept,
-        {"a lost answer is not looked into": statelock.MUTANTS["settle"],
+        {"a lost answer is not read back": statelock.MUTANTS["settle"],
          "an unlock deletes whatever is there by then": statelock.MUTANTS["delete_version"]},
     ),
 }  # fmt: skip

@@ -259,7 +259,7 @@ class Stage:
         actor = self._actor(who)
         can = ", ".join(actor.choices)
         if actor.waits is None:
-            return f"{who} has nothing more to ask: {actor.ended}"
+            return f"{who} has no further request: {actor.ended}"
         stands = "is paused" if actor.paused else f"is about to: {shown(actor.waits)}"
         return f"{decision} can't happen now: {who} {stands}; what can: {can}"
 
