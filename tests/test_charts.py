@@ -129,22 +129,6 @@ def test_a_page_gets_every_trace_with_the_figure_and_the_points_again_once_it_ha
     assert [len(each) for each in points] == [0, len(figure.data[0].x)]
 
 
-def test_a_page_that_restores_the_panel_folds_it_so_that_no_old_figure_looks_new(
-    charts: Charts,
-) -> None:
-    """A reloaded page restores the figure as it was unfolded, and it may stay so."""
-    charts.set_trait("selected_index", 0)
-    before, fits = charts.figure, charts.children[0].children[0]
-    assert not fits.drawn
-    for _page in range(2):  # two pages may show it
-        fits._handle_custom_msg({}, [])
-    assert fits.drawn and charts.figure is before and charts.selected_index == 0
-    fits._handle_custom_msg({"restored": True}, [])
-    assert charts.figure is None and charts.selected_index is None
-    charts.set_trait("selected_index", 0)
-    assert charts.figure is not before and list(charts.figure.data[0].x)
-
-
 def test_a_kernel_has_one_figure_that_of_the_panel_unfolded_last(charts: Charts) -> None:
     charts.set_trait("selected_index", 0)
     other = Charts(charts.lanes)

@@ -258,12 +258,10 @@ def test_the_numbers_that_are_unfolded_in_mid_run_show_their_points(lab: Server,
     slow.send("Emulation.setCPUThrottlingRate", {"rate": 1})
     command(page, "docmanager:save")
     page.wait_for_function("!document.querySelector('.jp-mod-dirty')", timeout=SOON_MS)
-    page.reload()  # the panel is folded then: the figure would be the one of the beginning
-    panel.locator(".jupyter-widget-Collapse:not(.jupyter-widget-Collapse-open)").wait_for(
-        timeout=LATER_MS
-    )
-    panel.get_by_text("Numbers").first.click()
+    page.reload()  # the page has the points of the beginning then
     point.wait_for(state="attached", timeout=LATER_MS)
+    was = page.evaluate(end)
+    page.wait_for_function(f"{end} > {was}", timeout=LATER_MS)
     stopped(page)
     rows = page.locator(f"{BENCH} tr[data-row]").count()
     generations = page.locator(".lockkit-numbers .scatterlayer .trace").first.locator("path.point")

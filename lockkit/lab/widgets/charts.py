@@ -69,7 +69,7 @@ class Charts(widgets.Accordion):  # type: ignore[misc]  # ipywidgets has no type
         _unfolded = self
         fresh = self.figure is None
         if fresh:
-            self.children[0].children = [FitFigures(self._plotted, self.let_go)]
+            self.children[0].children = [FitFigures(self._plotted)]
             self.figure = figure_widget(_filled(self.lanes.scene))
             for trace in self.figure.data:
                 trace.on_click(self._clicked)

@@ -246,15 +246,12 @@ class FitFigures(anywidget.AnyWidget):
     Until the page has loaded plotly, it says so. Plotly draws a figure 700 pixels wide before it
     is in the page. Later, only an event of the window makes a responsive figure fit.
 
-    :param fill: is called once a figure is drawn: what was sent before did not arrive.
-    :param restored: is called if a page restores a figure that was drawn before, as after a reload:
-        it has the points of the beginning, and may get no more.
+    :param fill: is called once a page has drawn a figure: what was sent before did not arrive.
     """
 
     _css = ".lockkit-fits:has(~ .js-plotly-plot) { display: none; }"
     _esm = """
-    const initialize = ({ model }) => model.get("drawn") && model.send({ restored: true });
-    function render({ model, el }) {
+    export function render({ model, el }) {
       el.classList.add("lockkit-fits", "lk-note");
       el.textContent = "Loading the chart\u2026";
       const watch = new ResizeObserver(() => window.dispatchEvent(new Event("resize")));
@@ -269,23 +266,11 @@ class FitFigures(anywidget.AnyWidget):
         document.removeEventListener("plotlywidget-after-render", drawn);
       };
     }
-    export default { initialize, render };
     """
-    drawn = traitlets.Bool(False).tag(sync=True)
 
-    def __init__(
-        self, fill: Callable[[], None] = lambda: None, restored: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, fill: Callable[[], None] = lambda: None) -> None:
         super().__init__()
-        self._fill, self._restored = fill, restored
-        self.on_msg(self._received)
-
-    def _received(self, _: Any, content: dict[str, Any], __: Any) -> None:
-        if content.get("restored"):
-            self._restored()
-        else:
-            self.drawn = True
-            self._fill()
+        self.on_msg(lambda *_: fill())
 
 
 def refill(figure: Any, fill: Callable[[], None]) -> None:
