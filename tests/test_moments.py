@@ -194,6 +194,9 @@ def test_a_link_is_written_as_the_documentation_says(monkeypatch: pytest.MonkeyP
     ("#scenario=lease&seed=-5", "the seed '-5' of this link is not a number"),
     ("#scenario=lease&seed=1&step=x", "the step 'x' of this link is not a number"),
     ("#scenario=lease&seed=1&step=999999999", "of this link is not a number of at most 6 digits"),
+    ("#scenario=lease&seed=٣", "the seed '٣' of this link is not a number"),
+    ("lease:٣", "is not a moment"),
+    ("#play=wal&decisions=W1%20lose", "names a play, not a scenario: open it in a browser"),
     ("#scenario=least&seed=1", "no scenario 'least'"),
     ("#scenario=lease&seed=1&rule=claim", "no rule or mistake 'claim'"),
 ])  # fmt: skip

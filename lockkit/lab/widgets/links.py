@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 PLAYGROUND = "LOCKKIT_PLAYGROUND"
 _GITHUB = re.compile(r"https://github\.com/([\w.-]+)/([\w.-]+)")
 _NAMES = {"scenario": r"[\w.-]+", "rule": r"[^/:@]*"}
-_WAY = re.compile(r"(\d{1,6})\.(\d{1,6})")
+_WAY = re.compile(r"(\d{1,6})\.(\d{1,6})", re.ASCII)
 
 
 def playground() -> str:
@@ -79,12 +79,15 @@ def fields_of(said: str, *known: str) -> dict[str, str]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError("this link names a field twice")
+    for kind in ("scenario", "play", "search"):
+        if kind in fields and kind != known[0]:
+            raise ValueError(f"this link names a {kind}, not a {known[0]}: open it in a browser")
     if unknown := fields.keys() - set(known):
         raise ValueError(f"a link to a moment has no field {min(unknown)[:20]!r}")
     if not fields.get(known[0]):
         raise ValueError(f"this link does not name its {known[0]}: #{known[0]}=...")
     for name, digits in (("seed", 9), ("step", 6)):
-        if not re.fullmatch(rf"\d{{1,{digits}}}", value := fields.get(name, "0")):
+        if not re.fullmatch(rf"[0-9]{{1,{digits}}}", value := fields.get(name, "0")):
             wanted = f"is not a number of at most {digits} digits"
             raise ValueError(f"the {name} {value[:20]!r} of this link {wanted}")
     return fields

@@ -25,9 +25,9 @@ REPLACED, TABLE = ("commit", "clean"), "table"
 """Scenarios of 0.1.0 that `table` has replaced."""
 _STALLS = re.compile(r"stalls-(\d{1,3}(?:\.\d{1,3})?)")
 """The sweep's scenarios, by the length of a stall in leases."""
-_ABOUT = re.compile(r"\s*([\w.-]+)\s*(?:/\s*([^:@]+?)\s*)?:\s*(\d{1,9})\s*")
-_BRANCH = re.compile(r"@\s*(\d{1,6})\s*\+\s*(\d{1,6})\s*")
-_STEP = re.compile(r"@\s*(\d{1,6})\s*")
+_ABOUT = re.compile(r"\s*([\w.-]+)\s*(?:/\s*([^:@]+?)\s*)?:\s*(\d{1,9})\s*", re.ASCII)
+_BRANCH = re.compile(r"@\s*(\d{1,6})\s*\+\s*(\d{1,6})\s*", re.ASCII)
+_STEP = re.compile(r"@\s*(\d{1,6})\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
