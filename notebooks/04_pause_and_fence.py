@@ -73,10 +73,10 @@ with_fence
 # %% jupyter={"source_hidden": true}
 fenced.explain("""
 Time runs down the page. Both runs have the same pause at the same instruction, in the first commit
-of the table. On the left, W1's late commit is an unguarded write, marked *stale*.
-On the right the store refuses it, marked *412*. The hatched bar is the pause. Where W1's bar is
-red, W1 still counts on a lock that W2 now owns. (Tick *reads* to see reads, too: a
-waiting writer sends hardly anything else.)
+of the table. Without the fence, W1's late commit is an unguarded write, marked *stale*. With the
+fence, the store refuses it, marked *412*. The hatched bar is the pause. Where W1's bar is red, W1
+still counts on a lock that W2 now owns. (Tick *reads* to see reads, too: a waiting writer sends
+hardly anything else.)
 """)
 
 # %%
@@ -161,10 +161,10 @@ was published without a conflict check against the commit before it.
 #   pause and the fencing token that stops it.
 # * **Apache Hudi** publishes by creating a completed file, which only the lock guards
 #   ([RFC-91](https://github.com/apache/hudi/blob/master/rfc/rfc-91/rfc-91.md)). A lease lasts five
-#   minutes and is renewed every 30 s. A writer that is paused for longer than its lease is in the
-#   situation on the left. Since [#17871](https://github.com/apache/hudi/pull/17871) its *release*
-#   fails if another writer has taken the lock: the writer learns about it, but only after the
-#   commit is visible.
+#   minutes and is renewed every 30 s. A writer that is paused for longer than its lease can do what
+#   W1 did without the fence. Since [#17871](https://github.com/apache/hudi/pull/17871) its
+#   *release* fails if another writer has taken the lock: the writer learns about it, but only after
+#   the commit is visible.
 # * **Apache Iceberg and Delta Lake** publish by their own compare-and-set (a swap in the catalog,
 #   or the creation of the next log entry). There the table itself is the fence.
 # * **Tables that `lockkit` makes** are fenced. A table that is shared with Hudi's own writers

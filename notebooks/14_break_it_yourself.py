@@ -90,7 +90,7 @@ breaker = Breaker("election", "recognise")
 breaker
 
 # %% [markdown]
-# ## Which missing rule does harm soonest?
+# ## How soon does each missing rule do harm?
 #
 # Now every rule of the lease is switched off in turn. Among them are `drift` (see above),
 # `claim_412 lost` (a 412 to a claim is read as a lost race), `confirm` (a write that is found by

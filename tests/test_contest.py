@@ -77,7 +77,7 @@ def test_the_same_moment_is_at_the_same_place_for_both_and_a_kill_is_marked() ->
     other = [held(5, "W2"), event(7500, "W2", "stalled", pid=1, why="by hand"), held(8, "W1", 8)]
     histories = {"a": one, "<b>": other}
     drawn = chart_html(
-        [SimpleNamespace(name=n, history=h) for n, h in histories.items()]
+        [SimpleNamespace(says=n, history=h) for n, h in histories.items()]
     )  # ten seconds
     assert "<b>a</b>" in drawn and "<b>&lt;b&gt;</b>" in drawn
     grant = r"lp-grant' style='left:(\d+).00%;[^']*background:(#\w+)' title='(W.)"
@@ -93,10 +93,10 @@ def test_the_same_moment_is_at_the_same_place_for_both_and_a_kill_is_marked() ->
     later = [*one, event(9400, "W2", "killed", pid=2)]
     ticks = "<s style='left:0.00%'>0 s</s><s style='left:50.00%'>5 s</s></span>"
     assert ticks in drawn, "the label at its end would be cut"
-    crowded = chart_html([SimpleNamespace(name="a", history=later)])
+    crowded = chart_html([SimpleNamespace(says="a", history=later)])
     assert re.findall(r"killed'>([^<]+)", crowded)[-1] == "✗", "words would be cut at the edge"
     slow = [*one[:3], event(7400, "service", "note", text="started again"), *one[4:]]
-    edge = chart_html([SimpleNamespace(name="a", history=slow)])
+    edge = chart_html([SimpleNamespace(says="a", history=slow)])
     assert re.findall(r"started again'>([^<]+)", edge) == ["▶"], "its words are longer"
     still = re.findall(r"lp-still' style='left:([\d.]+)%;width:([\d.]+)%", drawn)
     assert ("30.00", "10.00") in still, "the service was down"

@@ -79,7 +79,7 @@ def test_two_services_side_by_side_start_once_a_guess_is_picked(voila: Server, p
     start = panel.locator("button.lockkit-start")
     assert start.is_disabled(), "predict first"
     panel.locator("select").nth(1).select_option("a file")
-    panel.locator("select").nth(2).select_option("the second")
+    panel.locator("select").nth(2).select_option("the second is sooner")
     start.click()
     panel.locator(".lockkit-figures tr", has_text=re.compile(r"^grants\s*[1-9]")).wait_for(
         timeout=LATER_MS

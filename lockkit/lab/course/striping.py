@@ -194,7 +194,7 @@ class Race:
         ))  # fmt: skip
         drawn.add_bar(x=names, y=self.single, name="one lock object", marker_color="#0072B2")
         drawn.add_bar(
-            x=names, y=self.striped, name=f"{self.stripes_met} stripes met", marker_color="#E69F00"
+            x=names, y=self.striped, name=f"{self.stripes_met} lock objects", marker_color="#E69F00"
         )
         return drawn
 

@@ -150,7 +150,7 @@ def clock_skew(case: IncidentHistory) -> Iterator[Diagnosis]:
         ahead_ms = offset[other.client] - offset[one.client]
         if early_ms > min(MARGIN_MS, one.ttl_ms / 10) and ahead_ms > max(SKEW_MS, early_ms):
             because = (
-                f"{other.client} took the lock over {early_ms / 1000:.1f} s before "
+                f"{other.client} took over the lock {early_ms / 1000:.1f} s before "
                 f"{one.client}'s lease ended: its clock is {ahead_ms / 1000:.1f} s ahead"
             )
             yield Diagnosis(Pattern.CLOCK_SKEW, because, (one.event, other.event))
@@ -175,7 +175,7 @@ def _skew_of_hudi(case: IncidentHistory) -> Iterator[Diagnosis]:
         early_ms = one.until_ms - other.at_ms
         if early_ms > SKEW_MS and abs(reach[other.client] - reach[one.client]) > SKEW_MS:
             because = (
-                f"{other.client} took the lock over {early_ms / 1000:.1f} s before {one.client}'s "
+                f"{other.client} took over the lock {early_ms / 1000:.1f} s before {one.client}'s "
                 "lease ended, by the store's clock: its own clock is ahead by more than that"
             )
             yield Diagnosis(Pattern.CLOCK_SKEW, because, (one.event, other.event))

@@ -23,8 +23,8 @@ CAPABILITIES = {
     "create_if_absent": "create if absent",
     "compare_and_set": "compare and set",
     "conditional_delete": "conditional delete",
-    "conditional_multipart": "joined under a condition",
-    "conditional_read": "304",
+    "conditional_multipart": "join parts under a condition",
+    "conditional_read": "conditional read (304)",
 }
 """Multipart, block list or compose: all join an object from parts."""
 NOT_TRIED = "not tried"

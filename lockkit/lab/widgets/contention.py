@@ -82,6 +82,10 @@ class Side:
     clock: Clock = field(default_factory=Clock)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def says(self) -> str:
+        return PROVIDERS[self.name].says
+
     def start(self) -> None:
         """Raises `ServiceUnavailable` or `ServiceStartFailed`."""
         provider = PROVIDERS[self.name]

@@ -9,19 +9,19 @@ const STATE_CHAR = 7.2;   // a state that is wider than its lane's head is one s
 const BRIEF = { running: "", stalled: "stall", "past lease": "expired", superseded: "over", "waits for itself": "waits", "never granted": "no grant" };
 // What each mark means: folded below the picture, and a page of the documentation.
 const LEGEND = [
-  ["left lane", "what the lock object says, coloured by its holder; each g is one successful write (generation) with the head of its ETag. In a run without a lock: what its objects say after each write, as \u201c3 jobs\u201d in a queue, \u201cslot 2 e1\u201d in a log (its epoch is 1), \u201cW1 e3\u201d (the holder, the epoch), \u201cfree e3\u201d, \u201clock_1 gone\u201d (deleted)"],
+  ["left lane", "the states of the lock object, coloured by its holder. Each g is one successful write (a generation) with the first characters of its ETag. In a run without a lock, the lane shows what its objects contain after each write: \u201c3 jobs\u201d in a queue, \u201cslot 2 e1\u201d in a log (its epoch is 1), \u201cW1 e3\u201d (the holder, the epoch), \u201cfree e3\u201d, \u201clock_1 gone\u201d (deleted)"],
   ["writer's bar", "the time in which that writer counts on the lock. Red, hatched: it still does, but its lease is over, or another client has the lock"],
   ["grey hatching", "the process is paused (SIGSTOP): it does nothing and notices nothing"],
   ["dotted box", "the lease has ended and no client has taken the lock yet"],
-  ["solid arrow, dashed answer", "a write and the store's answer; dotted arrows are reads (tick \u201creads\u201d to see all of them; those whose answer was lost, or that settle a lost answer, are always drawn)"],
+  ["solid arrow, dashed answer", "a write and the store's answer. Dotted arrows are reads: tick \u201creads\u201d to see all of them. A read is always drawn if its answer was lost, or if it settles a lost answer"],
   ["cross on an arrow", "the message was lost there: after the store applied the write, or before"],
   ["bracket at a writer's lane", "one call of the client, for which its SDK sent several requests by itself"],
-  ["cross at the store, 412", "the store refused the write, for the object had changed: \u201cW2 wrote first\u201d names whose write it was. Red: a writer came too late, or work was lost; grey: another client was first; amber, 429: too many writes, certainly not done"],
+  ["cross at the store, 412", "the store refused the write, because the object had changed: \u201cW2 wrote first\u201d names the writer that changed it. Red: a writer came too late, or work was lost; grey: another client was first; amber, 429: too many writes, certainly not done"],
   ["ring, tests the store", "before a client relies on a store, it writes a scratch object under false conditions: the store must refuse them"],
   ["ring at a writer's lane, decided by another", "group commit: an offer that this writer made was decided by the client that replaced the fence; \u201cdecides 3\u201d is one such replacement, and a click names each commit and its owner"],
   ["tick / cross in a circle", "a commit was published / refused, with its epoch or the cause: \u201cconflict with ..335750\u201d names the commit that changed the same files first (grey), \u201cfenced off: epoch 3 is over\u201d says that a later holder has committed. The right lane shows what readers of the table see; a diamond is a commit that has become visible"],
   ["rule broken here", "a simulated run broke a rule at this moment; the verdict above says which. Dashed rings are around the evidence, and hatching shows how long two clients count on the same thing"],
-  ["ring, done", "a client of a queue is told that its request is done: another client, the broker, wrote for it. \u201cpush 80a4 +2\u201d is a write with two more changes"],
+  ["ring, done", "a client of a queue learns that its request is done: another client, the broker, wrote for it. \u201cpush 80a4 +2\u201d is a write with two more changes"],
   ["lightning", "a fault that was injected: a request or an answer was lost, delayed or refused"],
   ["plus sign", "a process ended, was killed or started again, or lost its lease"],
   ["brace, looks x5", "reads of a client that waits, drawn as one"],
@@ -30,11 +30,11 @@ const LEGEND = [
 const HINT = "Point at an event, or Tab into the diagram and walk with the arrow keys.";
 const STATES = {
   holds: "it counts on the lock, and the lock object names it",
-  superseded: "it still counts on the lock, and another client has it",
+  superseded: "it still counts on the lock, but another client has it",
   "never granted": "it counts on the lock, which was never granted to it",
-  "past lease": "it still counts on the lock, and its lease is over",
+  "past lease": "it still counts on the lock, but its lease is over",
   waits: "another client has the lock",
-  "waits for itself": "the lock object names it, and it does not know",
+  "waits for itself": "the lock object names it, but it does not know that",
   stalled: "its process is paused (SIGSTOP)",
   starting: "its process starts", running: "its process runs", exited: "its process has ended", killed: "its process was killed",
 };

@@ -41,7 +41,7 @@ Place = Callable[[float], float]
 """A moment (ms) as a place on the axis, in percent."""
 GUESSES = [
     ("– predict: which hands over sooner after a pause? –", ""),
-    ("the first", "first"), ("the second", "second"), ("neither does", "neither"),
+    ("the first is sooner", "first"), ("the second is sooner", "second"), ("neither is", "neither"),
 ]  # fmt: skip
 
 
@@ -122,7 +122,7 @@ class Providers(Newest):
 
     def stall(self) -> None:
         """Pause the holder on both sides for two and a half leases."""
-        self._strike("stall", "stopped")
+        self._strike("stall", "paused")
 
     def kill(self) -> None:
         self._strike("kill", "killed")
@@ -131,7 +131,7 @@ class Providers(Newest):
         if self.contest is not None:
             for side in self.contest.sides:
                 done = "restarted" if side.restart() else "there is no service"
-                self._status.say(f"{side.name}: {done}")
+                self._status.say(f"{side.says}: {done}")
 
     def stop(self) -> None:
         contest, self.contest = self.contest, None
@@ -146,7 +146,7 @@ class Providers(Newest):
 
     def _strike(self, how: str, done: str) -> None:
         if self.contest is not None:
-            struck = [(side.name, side.strike(how)) for side in self.contest.sides]
+            struck = [(side.says, side.strike(how)) for side in self.contest.sides]
             self._status.say("; ".join(
                 f"{name}: {f'{done} {who}' if who else 'no holder'}" for name, who in struck
             ))  # fmt: skip
@@ -159,7 +159,7 @@ class Providers(Newest):
 
     def show(self, contest: Contention) -> None:
         self._chart.value = chart_html(contest.sides)
-        rows = {side.name: side.figures() for side in contest.sides}
+        rows = {side.says: side.figures() for side in contest.sides}
         self._table.value = figures_html(rows, self.prediction.value)
 
     def __repr__(self) -> str:
@@ -188,7 +188,7 @@ def chart_html(sides: Sequence[Side]) -> str:
     ]  # fmt: skip
     grid = "".join(f"<u style='left:{x:.2f}%'></u>" for x, _ in ticks)
     body = "".join(
-        f"<b>{escape(side.name)}</b>{_rows(history, end_ms, place, grid)}"
+        f"<b>{escape(side.says)}</b>{_rows(history, end_ms, place, grid)}"
         for side, history in zip(sides, histories, strict=True)
     )
     room = 100 - CHAR_PERCENT * len(f"{ticks[-1][1]} s")  # later, a label would be cut
@@ -293,7 +293,7 @@ def sooner(sides: list[SideFigures]) -> str:
     if abs(one - other) < 0.25 * max(one, other):
         return f"about the same ({one:.1f} and {other:.1f} s)"
     which = "first" if one < other else "second"
-    return f"the {which} ({min(one, other):.1f}, not {max(one, other):.1f} s)"
+    return f"the {which} is sooner ({min(one, other):.1f}, not {max(one, other):.1f} s)"
 
 
 def _seconds(value: float | None) -> str:
