@@ -11,18 +11,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hudi_rs import read_by_hudi_rs
-from table_world import AFTER, CLOCK, Lossy
+from table_world import AFTER, CLOCK, Lossy, prepare_inserts
 
 from lockkit import open_store
 from lockkit.cli.main import main
 from lockkit.errors import TableError
 from lockkit.runtime import run
+from lockkit.stores.local import LocalStore
 from lockkit.table import CommitConflict, Table, read_table
 from lockkit.table.errors import NotWritable
 from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.property_keys import NO_METADATA, format_properties, parse_properties
 from lockkit.table.format.timeline import instant_of
-from lockkit.table.occ.rewriting import MetadataSwitchedOff
+from lockkit.table.occ.heartbeat import Heartbeat
+from lockkit.table.occ.rewriting import BLOCK, METADATA_TABLE, MetadataSwitchedOff
 from lockkit.table.read.bucket_groups import BucketGroups, has_bucket_number
 from lockkit.table.services.adopt import adopt as adopt_table
 from lockkit.table.writer import ArrowWrite
@@ -309,6 +311,22 @@ def test_a_buckets_first_file_group_of_another_writer_is_a_conflict_whatever_its
 
 
 METADATA = {PARTITIONS: "files,column_stats", f"{PARTITIONS}.inflight": "record_index"}
+BLOCKS = [METADATA_TABLE + timeline + BLOCK for timeline in ("", "timeline/")]
+
+
+def made_by_hudi(folder: Path) -> None:
+    """The file without which Hudi's readers list the folders, and no block."""
+    (folder / METADATA_TABLE / "timeline").mkdir(parents=True, exist_ok=True)
+    (folder / METADATA_TABLE / "hoodie.properties").touch()
+    for each in BLOCKS:
+        (folder / each).unlink(missing_ok=True)
+
+
+def is_blocked(folder: Path) -> bool:
+    blocks = all((folder / each).is_file() for each in BLOCKS)
+    return blocks and not (folder / METADATA_TABLE / "hoodie.properties").exists()
+
+
 ROWS = pa.table({"id": ["a"], "v": pa.array([1], pa.int32())})
 
 
@@ -326,6 +344,7 @@ def test_the_metadata_table_is_off_before_a_commit_is_published(
     def look(note: str, **_fields: Any) -> None:
         if note == "checked":
             published.append([keys(folder).get(each) for each in METADATA])
+            assert is_blocked(folder)
 
     options = {"lockkit.clustering.layout": "bucketed", "hoodie.clean.automatic": "false"}
     Table.create(url, record_key="id", mode="hudi").close()
@@ -337,6 +356,7 @@ def test_the_metadata_table_is_off_before_a_commit_is_published(
             say(folder, **METADATA)
         with nullcontext() if again else Table(url, emit=look, options=options) as other:
             say(folder, **METADATA)
+            made_by_hudi(folder)
             writer = other or table
             with pytest.warns(MetadataSwitchedOff, match="hoodie.metadata.enable=false"):
                 writer.cluster() if write == "cluster" else getattr(writer, write)(ROWS)
@@ -366,6 +386,53 @@ def test_a_commit_that_is_refused_leaves_the_metadata_table_on(tmp_path: Path) -
             with pytest.raises(CommitConflict):
                 other.upsert(ROWS)
     assert keys(folder)[PARTITIONS] == METADATA[PARTITIONS]
+
+
+@pytest.mark.parametrize("way", ["create", "mode", "adopt", "append", "rollback", "restore"])
+def test_hudi_is_kept_from_making_a_metadata_table_before_the_properties_say_so(
+    tmp_path: Path, way: str, capsys: Any, monkeypatch: pytest.MonkeyPatch, recwarn: Any
+) -> None:
+    """And before a commit is published, in a table that neither lockkit made nor `adopt`."""
+    folder, url, states = tmp_path / "t", f"file://{tmp_path}/t", set[tuple[bool, bool]]()
+
+    def look() -> None:
+        if (folder / ".hoodie" / "hoodie.properties").exists():
+            states.add((NO_METADATA.items() <= keys(folder).items(), is_blocked(folder)))
+
+    if way != "create":
+        Table.create(url, record_key="id", mode="fenced" if way == "mode" else "hudi").close()
+    if way not in ("create", "mode"):
+        with Table(url, options={"hoodie.clean.automatic": "false"}) as table:
+            saved = table.append(ROWS).instant
+            table.savepoint(saved)
+            table.append(ROWS)
+        left = prepare_inserts(open_store(url), ROWS).instant
+        with Heartbeat(left, open_store(url), clock=CLOCK):
+            pass  # it is over, as if it had expired
+        made_by_hudi(folder)
+        kept = {key: value for key, value in keys(folder).items() if key not in NO_METADATA}
+        (folder / ".hoodie" / "hoodie.properties").write_bytes(format_properties(kept))
+    put = LocalStore.put
+
+    def looked(self: LocalStore, *request: Any) -> Any:
+        look()
+        return put(self, *request)
+
+    monkeypatch.setattr(LocalStore, "put", looked)
+    if way == "create":
+        Table.create(url, record_key="id", mode="hudi").close()
+    elif way == "mode":
+        assert main(["table", "mode", url, "hudi", "--yes"]) == 0
+    elif way == "adopt":
+        assert adopt(capsys, folder)[0] == 0
+    elif way == "rollback":
+        assert main(["table", "rollback", url, "--instant", left]) == 0
+    else:
+        with Table(url) as table:
+            table.append(ROWS) if way == "append" else table.restore(saved)
+    look()
+    assert (True, True) in states and (True, False) not in states
+    assert not [each for each in recwarn if each.category is MetadataSwitchedOff]
 
 
 def test_the_properties_tell_hudis_writers_to_make_no_metadata_table(tmp_path: Path) -> None:
@@ -429,7 +496,7 @@ def test_properties_written_by_another_process_are_not_overwritten(
 
 def test_an_adoption_whose_answer_was_lost_is_found_done(table_of: Any) -> None:
     folder = table_of("cow9")
-    store = Lossy(open_store(f"file://{folder}"), {5: AFTER})
+    store = Lossy(open_store(f"file://{folder}"), {7: AFTER})
     done = run(adopt_table(), store, CLOCK)
-    assert store.seen[5] == ("put", PROPERTIES_KEY) and done.writable
+    assert store.seen[7] == ("put", PROPERTIES_KEY) and done.writable
     assert keys(folder)[TIMEZONE] == "UTC"

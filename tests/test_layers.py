@@ -103,7 +103,7 @@ ORDER = {
         "group.client group.view group.outcomes group.combine group.offer group.commit group.tail "
         "conflicting covered conflict heartbeat_rules "
         "liveness heartbeat locks "
-        "creation decide markers discarding transaction prepared news rewriting "
+        "rewriting creation decide markers discarding transaction prepared news "
         "outgrown "
         "commit committing group.mode mode "
         "publish group.refused group.ahead group.gone group.process group.waiting group.publish "

@@ -12,6 +12,7 @@ import pytest
 from environment import Environment, Unavailable, prepare
 from hudi_world import Hudi
 
+from lockkit.lab.faults import Proxy
 from lockkit.lab.server import Emulator
 
 ELSEWHERE = "downloads other people's programs, Apache Hudi with its Spark among them: make interop"
@@ -66,5 +67,21 @@ def second(
 ) -> Iterator[Hudi]:
     """One more, in a process of its own."""
     running = Hudi(environment, server.s3, tmp_path_factory.mktemp("second") / "log")
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def proxy(server: Emulator) -> Iterator[Proxy]:
+    with Proxy(server.s3) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def slow(
+    environment: Environment, proxy: Proxy, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Hudi]:
+    """A Hudi whose requests take long, once a fault says so."""
+    running = Hudi(environment, proxy.url, tmp_path_factory.mktemp("slow") / "log")
     yield running
     running.close()

@@ -5,11 +5,9 @@ On S3 with either kind of Hudi's markers. It never compares a commit that is ove
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from environment import Environment
 from hudi_world import Hudi, Refused, s3a
 from ours import SPARK_SCHEMA, order
 from test_hudi import OPTIONS
@@ -27,22 +25,6 @@ EARLY = {"hoodie.write.concurrency.early.conflict.detection.enable": "true"}
 HELD_S = 40.0
 MARKERS = {"DIRECT": "false", "TIMELINE_SERVER_BASED": "true"}
 """By the kind, whether Hudi's driver has a timeline server."""
-
-
-@pytest.fixture(scope="module")
-def proxy(server: Emulator) -> Iterator[Proxy]:
-    with Proxy(server.s3) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def slow(
-    environment: Environment, proxy: Proxy, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Hudi]:
-    """A Hudi whose base file takes long, once a fault says so."""
-    running = Hudi(environment, proxy.url, tmp_path_factory.mktemp("slow") / "log")
-    yield running
-    running.close()
 
 
 @pytest.mark.parametrize("markers", MARKERS)

@@ -1,8 +1,8 @@
 """Hudi's metadata table, in which lockkit's commits are not, stays off beside Hudi's own writers.
 
-The table's properties say so. Where they do not yet, and a writer of Hudi's with its defaults has
-made it again, it is off before a commit of ours appears. At each moment a reader of Hudi's, with
-its defaults too, shows what was acknowledged.
+The table's properties say so, and Hudi refuses a writer that does not read them. Where that was
+not so yet, and a writer of Hudi's with its defaults has made it again, it is off before a commit of
+ours appears. At each moment a reader of Hudi's, with its defaults too, shows what was acknowledged.
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ from hudi_world import Hudi, Refused, s3a
 from ours import SCHEMA, SPARK_SCHEMA, arrow, order
 from test_hudi import PROVIDER
 
+from lockkit import Clock
+from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
 from lockkit.protocol.outcome import Applied, Found, over
 from lockkit.runtime import run
 from lockkit.table import Table, avro_schema
 from lockkit.table.format.properties import PROPERTIES_KEY
-from lockkit.table.format.property_keys import METADATA, format_properties, parse_properties
-from lockkit.table.occ.rewriting import MetadataSwitchedOff
+from lockkit.table.format.property_keys import (
+    METADATA,
+    NO_METADATA,
+    format_properties,
+    parse_properties,
+)
+from lockkit.table.occ.rewriting import BLOCK, METADATA_TABLE, MetadataSwitchedOff
 from lockkit.table.services.adopt import adopt
 
 pytestmark = [
@@ -83,9 +90,11 @@ class Beside:
         with self.opened() as table:
             found = self.properties(table)
             keys = dict(parse_properties(found.body))
-            del keys["hoodie.metadata.enable"]
-            new = format_properties(keys)
+            new = format_properties({k: v for k, v in keys.items() if k not in NO_METADATA})
             assert isinstance(table.store.put(PROPERTIES_KEY, new, over(found.version)), Applied)
+            for each in table.store.list(METADATA_TABLE):
+                if each.key.endswith(BLOCK):
+                    assert isinstance(table.store.delete(each.key), Applied)
 
     def by_hudi(self, at: int, *keys: str, **more: str) -> None:
         options = DEFAULTS | {"hoodie.write.table.version": str(self.version)} | more
@@ -138,10 +147,10 @@ def test_it_is_off_before_a_commit_appears_though_hudi_has_just_made_it(
         if event == "checked":
             found["checked"] = table.is_on(), table.look()
 
-    table.forget()
     with table.opened() as first:
         for at in range(2):
             table.wrote(lambda rows: first.append(arrow(rows)), "EU", at, f"e{at}", f"f{at}")
+    table.forget()
     table.by_hudi(3, "h3")
     assert table.is_on()
     frame = f"frame_{next(NUMBERS)}"
@@ -197,7 +206,7 @@ def test_it_stays_off_while_both_write_and_no_look_of_hudis_lacks_a_row(table: B
 
 
 @pytest.mark.parametrize("table", [9, 6], indirect=True)
-def test_a_writer_that_is_given_no_properties_makes_it_again_unless_its_option_says_not_to(
+def test_a_writer_that_is_given_no_properties_is_refused_unless_its_option_says_to_make_none(
     table: Beside,
 ) -> None:
     """Hudi Streamer and Flink. The services of Hudi's SQL obey the properties, as its writes do."""
@@ -209,8 +218,62 @@ def test_a_writer_that_is_given_no_properties_makes_it_again_unless_its_option_s
     for service in ("run_clean", "run_clustering"):
         table.hudi("sql", text=f"CALL {service}(table => '{name}')")
     assert not table.is_on() and table.look() == table.done
-    table.by_client(3, "c3")
-    assert table.is_on() and table.look() == table.done
-    with table.opened() as ours, pytest.warns(MetadataSwitchedOff):
+    with pytest.raises(Refused, match=r"(?s)orders/.hoodie/metadata.*Found pending restore"):
+        table.by_client(3, "c3")
+    assert not table.is_on() and table.look() == table.done
+    with table.opened() as ours:
         table.wrote(lambda rows: ours.append(arrow(rows)), "EU", 4, "e4")
+    table.by_client(5, "c2", **{"hoodie.metadata.enable": "false"})
+    assert not table.is_on() and table.look() == table.done
+
+
+@pytest.mark.parametrize("table", [9], indirect=True)
+@pytest.mark.parametrize("moment", ["block"])
+def test_one_that_hudi_makes_outside_the_lock_hides_no_commit_of_ours(
+    table: Beside, slow: Hudi, proxy: Proxy, moment: str
+) -> None:
+    """A table that no lockkit has blocked. Hudi makes it under the lock and, if that was switched
+    off, once more without the lock when it commits: from files that were listed before ours were
+    published. Our block comes before that, or after Hudi has looked for it.
+    """
+    said, hudi = list[str](), table.hudi
+
+    def by_client() -> None:
+        try:
+            table.by_client(2, "c2")
+        except Refused as refused:
+            said.append(str(refused))
+
+    def begun() -> int:
+        timeline = METADATA_TABLE + "timeline/"
+        return sum(each.key.endswith(".inflight") for each in ours.store.list(timeline))
+
+    def waits_for(arrived: Callable[[], bool]) -> None:
+        while not arrived() and writer.is_alive():
+            Clock().sleep(0.1)
+        assert writer.is_alive(), said
+
+    table.forget()
+    table.look()
+    writer = threading.Thread(target=by_client)
+    with table.opened() as ours, pytest.warns(MetadataSwitchedOff):
+        table.hudi = slow
+        proxy.inject(Fault("delay", operation="put", key="*.inflight", delay_s=30, next=1))
+        writer.start()
+        waits_for(table.is_on)
+        Clock().sleep(PAUSE_S)
+        table.wrote(lambda rows: ours.append(arrow(rows)), "EU", 1, "e1")
+        if moment == "late":
+            table.forget()
+            before = begun()
+            proxy.inject(Fault("delay", operation="put", key="*.hfile", delay_s=30, next=1))
+            waits_for(lambda: begun() > before)
+            table.wrote(lambda rows: ours.append(arrow(rows)), "EU", 2, "f2")
+        while writer.is_alive():
+            table.look()
+        writer.join()
+        table.hudi = hudi
+        print("\nHUDI SAID", moment, said, table.is_on())
+        assert table.look() == table.done
+        table.wrote(lambda rows: ours.append(arrow(rows)), "EU", 3, "e3")
     assert not table.is_on() and table.look() == table.done

@@ -106,10 +106,10 @@ class TableConfig:
     mode `hudi` a commit may complete below its horizon."""
     table_type: str = COPY_ON_WRITE
     accepted: str = field(default="", compare=False)
-    """An instant far ahead of all clocks, which new ones follow (`occ.mode`). It does not change
-    the table itself, so running transactions continue."""
+    """An instant ahead of all clocks, which new ones follow (`occ.mode`); transactions continue."""
     metadata: bool = field(default=False, compare=False)
-    """Mode `hudi`: Hudi's metadata table is on; a commit switches it off (`rewriting`)."""
+    unblocked: bool = field(default=False, compare=False)
+    """Mode `hudi`: Hudi's metadata table is on, or may be; a commit ends that (`rewriting`)."""
     elsewhere: bool = field(default=False, compare=False)
     """Whether rows may lie in another partition than their partition field says."""
     named: bool = False
@@ -275,6 +275,7 @@ def _config(keys: Mapping[str, str]) -> TableConfig:
         switches=_number(keys.get(SWITCHES, "0")), accepted=_instant(keys.get(ACCEPTED, "")),
         elsewhere=keys.get(ELSEWHERE) == "true" or RECORD_INDEX in keys.get(METADATA[0], ""),
         metadata=any(map(keys.get, METADATA)), index=keys.get(INDEX, ""),
+        unblocked=keys.get(MODE, HUDI) == HUDI and not NO_METADATA.items() <= keys.items(),
         buckets=_number(keys.get(NUM_BUCKETS if keys.get(INDEX) else BUCKETS, "4")),
         hive_style=keys.get(HIVE_STYLE, "false").lower() == "true",
         urlencode=keys.get(URLENCODE, "false").lower() == "true",

@@ -26,8 +26,8 @@ SERIAL, GROUP = "serial", "group"
 """How a fenced table commits: one at a time under its lock, or several together."""
 METADATA = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
 """What the metadata table has, and what is being added to it."""
-NO_METADATA = {"hoodie.metadata.enable": "false"}
-"""Spark's writers of Hudi obey it here: none makes the metadata table while lockkit commits."""
+NO_METADATA = {"hoodie.metadata.enable": "false", "lockkit.metadata.blocked": "true"}
+"""Hudi's writers make no metadata table: Spark's obey the first, `block_metadata` stops others."""
 RECORD_INDEX, ELSEWHERE = "record_index", "lockkit.rows.elsewhere"
 """With this index, or property, rows may lie in another folder than their partition field says."""
 DROP_COLUMNS = "hoodie.datasource.write.drop.partition.columns"

@@ -113,10 +113,9 @@ def _commit_unfenced(
         judge(work, found)
         if transaction.action == "compaction":
             yield from _refuse_begun_again(prepared)
-        if config.metadata:
-            from lockkit.table.occ.rewriting import switch_metadata_off  # rarely on
-
-            yield from switch_metadata_off(config, believe)
+        if config.metadata or config.unblocked:
+            from lockkit.table.occ.rewriting import keep_metadata_off  # rarely on
+            yield from keep_metadata_off(config, believe)
         nothing = FenceRead(None, None)
         # A resend after an unknown outcome keeps its time: two names would complete it twice.
         completion = prepared.sent_as.get(COMPLETION) or (yield from completion_time(

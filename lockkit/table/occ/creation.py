@@ -33,8 +33,6 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
 
     A store that ignores conditions is refused (`UnsafeStore`) first. A fenced table gets its fence
     before its properties. So a missing fence was lost later, and is never silently replaced.
-
-    :param config: its properties.
     """
     for name in (*config.record_keys, *config.partition_fields, config.precombine):
         if name in META_COLUMNS:
@@ -52,6 +50,9 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
             from lockkit.table.occ.group.fence import first_fence
             first = first_fence(CREATED, (yield Unique()), config.version)
         yield from create(FENCE_KEY, first)
+    else:
+        from lockkit.table.occ.rewriting import block_metadata
+        yield from block_metadata()
     match (yield from create(PROPERTIES_KEY, format_properties(to_properties(config)))):
         case Found(body, _):
             return _the_same(config, body)

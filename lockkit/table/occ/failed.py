@@ -212,17 +212,16 @@ def roll_back_met(
             continue
         if (yield from end(heartbeat)):
             yield from roll_back_held(heartbeat.instant, held, known, resume=resume, base=base)
-            known = replace(known, config=replace(known.config, metadata=False))
+            known = replace(known, config=replace(known.config, metadata=False, unblocked=False))
 
 
 def roll_back_held(
     target: str, held: StateChange, known: TableCache, *, base: str, resume: str | None = None
 ) -> Procedure[RolledBack | RollbackRefused]:
     """Roll `target` back; the caller must know that its writer is dead."""
-    if known.config.metadata:
-        from lockkit.table.occ.rewriting import switch_metadata_off
-
-        yield from switch_metadata_off(known.config, held.believe)
+    if known.config.metadata or known.config.unblocked:
+        from lockkit.table.occ.rewriting import keep_metadata_off
+        yield from keep_metadata_off(known.config, held.believe)
     outcome = yield from roll_back(
         target, held.guard, known, believe=held.believe, resume=resume, base=base
     )

@@ -41,7 +41,7 @@ from lockkit.table.occ.fence import (
     opened,
     read_fence,
 )
-from lockkit.table.occ.rewriting import rewrite_properties
+from lockkit.table.occ.rewriting import block_metadata, rewrite_properties
 
 
 def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust) -> Procedure[bool]:
@@ -87,6 +87,8 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
     changed = mode != GROUP and (yield from _say_commit(SERIAL, believe))
     config = replace(config, commit=SERIAL)
     yield from set_fence(config, guard, believe, closed=mode == HUDI)
+    if mode == HUDI:
+        yield from block_metadata()
     changed |= yield from _say_in_properties(HUDI if mode == HUDI else FENCED, believe)
     if mode != GROUP:
         return changed

@@ -1,9 +1,9 @@
 """Rewriting hoodie.properties: over exactly the version that was read, while the lease is valid.
 
-Each commit of lockkit does it to switch Hudi's metadata table off, which it does not update. Hudi
-does the same for `hoodie.metadata.enable=false`. The properties are changed before the commit is
-published, so a reader that sees the commit lists the folders. From then on Hudi's Spark writers
-make no new one: it would lack what lockkit commits while Hudi makes it.
+A commit of lockkit in the mode `hudi` does it to switch Hudi's metadata table off, which it does
+not update. Hudi does the same for `hoodie.metadata.enable=false`. The properties are changed before
+the commit is published, so a reader that sees the commit lists the folders. Hudi's Spark writers
+obey that property in the table, and its other writers are refused (`block_metadata`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from lockkit.protocol.outcome import Applied, Found, over
 from lockkit.runtime import Note, Procedure
-from lockkit.runtime.proven import TRIES_MAX, delete, pause_after, put_once, read
+from lockkit.runtime.proven import TRIES_MAX, create, delete, pause_after, put_once, read
 from lockkit.table.errors import NoTable, Unanswered
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
 from lockkit.table.format.property_keys import (
@@ -60,18 +60,49 @@ def rewrite_properties(
     )
 
 
+METADATA_TABLE = HOODIE + "metadata/.hoodie/"
+BLOCK = "20000101000000000.restore.requested"
+BLOCK_TEXT = b"""\
+lockkit writes this table and does not keep Hudi's metadata table: it would lack lockkit's commits,
+and Hudi's readers would miss their rows. This file is a restore of the metadata table that never
+ends, so that Hudi refuses to make it. Set hoodie.metadata.enable=false in Hudi's writers (in Flink
+metadata.enabled=false).
+"""
+
+
+def block_metadata() -> Procedure[None]:
+    """Let Hudi refuse to make the metadata table, whatever its writer's options say.
+
+    Hudi 1.2 on Spark makes it outside the table's lock, in `SparkRDDWriteClient.commit`: it reads
+    the timeline, lists the files, commits them to the metadata table, and says in hoodie.properties
+    that it is on. It would lack what lockkit publishes meanwhile. But no commit to a table begins
+    while that has a pending restore (`BaseHoodieWriteClient.startCommit`), and nothing ends this
+    one. A writer that has begun its commit fails, or switches on a metadata table without
+    properties, and Hudi's readers list the folders then (`NativeTableMetadataFactory.create`).
+    """
+    for timeline in ("", "timeline/"):  # its version may become another than the table's
+        yield from create(METADATA_TABLE + timeline + BLOCK, BLOCK_TEXT)
+    yield from delete(METADATA_TABLE + "hoodie.properties")
+
+
 class MetadataSwitchedOff(UserWarning):
     """A writer of Hudi's had made the table's metadata table, and it was switched off."""
 
 
-def switch_metadata_off(config: TableConfig, believe: Callable[[], None]) -> Procedure[None]:
-    """Do it under the table's lock, and warn. Raises `TableError`, `Unanswered`."""
+def keep_metadata_off(config: TableConfig, believe: Callable[[], None]) -> Procedure[None]:
+    """Block the metadata table and switch it off, under the table's lock. Warn if it was on.
+
+    Raises `TableError`, `Unanswered`.
+    """
+    yield from block_metadata()
     yield from rewrite_properties(off, believe)
+    if not config.metadata:
+        return
     text = (
         f"the metadata table of {config.name!r} is switched off: lockkit's commits are not in it. "
-        "Hudi's readers list the folders now. Hudi's Spark writers keep it off; set "
-        "hoodie.metadata.enable=false in its other writers, or each of them makes it again, and "
-        "Hudi's readers miss commits of lockkit's until the next one"
+        "Hudi's readers list the folders now, and Hudi refuses its writers that would make it "
+        "again (\"Found pending restore\"): set hoodie.metadata.enable=false in Hudi Streamer, and "
+        "metadata.enabled=false in Flink. Spark's datasource and SQL need no option"
     )
     yield Note("note", {"text": text})
     warnings.warn(MetadataSwitchedOff(text), stacklevel=2)
@@ -81,4 +112,4 @@ def off(keys: Mapping[str, str]) -> dict[str, str]:
     """The properties to change. They still say that the table had a record index."""
     said = {ELSEWHERE: "true"} if RECORD_INDEX in keys.get(METADATA[0], "") else {}
     on = {each: "" for each in METADATA if keys.get(each)}
-    return on and said | on | NO_METADATA
+    return {} if not on and NO_METADATA.items() <= keys.items() else said | on | NO_METADATA

@@ -52,7 +52,7 @@ from lockkit.table.format.timeline import (
     load_timeline,
 )
 from lockkit.table.occ.commit import trust
-from lockkit.table.occ.rewriting import off, rewrite_properties
+from lockkit.table.occ.rewriting import block_metadata, off, rewrite_properties
 from lockkit.table.read.bucket_groups import OTHER_BUCKETS, has_bucket_number
 
 if TYPE_CHECKING:
@@ -151,6 +151,8 @@ def adopt(
             )  # fmt: skip
         return found.changes
 
+    if NO_METADATA.items() <= found.changes.items():
+        yield from block_metadata()
     yield from rewrite_properties(fixed, believe)
     changed = [f"{key}={value}" for key, value in sorted(found.changes.items())]
     for each in changed:
@@ -184,16 +186,18 @@ def _fixes(keys: Mapping[str, str], now: Timeline | None, wall_ms: int) -> Itera
         yield Fix(
             f"switch the metadata table off ({keys[indexed[0]][:80]})",
             "Hudi's readers list the folders instead; .hoodie/metadata stays, and is not read. "
-            "Hudi's Spark writers keep it off, and are refused by Hudi if they ask for it",
+            "Hudi's Spark writers keep it off; any other that would make it again is refused by "
+            "Hudi (\"Found pending restore\")",
             off(keys),
             "Hudi wrote to a table in the mode fenced; first find out which writer did"
             if fenced else "",
         )  # fmt: skip
     elif not fenced and not NO_METADATA.items() <= keys.items():
         yield Fix(
-            "tell Hudi's Spark writers to make no metadata table (hoodie.metadata.enable=false)",
+            "keep Hudi's writers from making a metadata table (hoodie.metadata.enable=false)",
             "with their defaults they make one, which lacks what lockkit commits meanwhile: Hudi's "
-            "readers would miss it. Hudi refuses a writer that asks for one", NO_METADATA,
+            "readers would miss it. Its Spark writers obey the property; any other that would make "
+            "one is refused by Hudi (\"Found pending restore\")", NO_METADATA,
         )  # fmt: skip
     if keys.get(TIMEZONE, "").upper() != "UTC":
         yield Fix(

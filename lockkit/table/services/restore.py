@@ -180,10 +180,9 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
     if names.inflight(instant, "restore") not in (yield from instant_keys(names, instant)):
         yield from take_next(config, held.believe)
         yield from _refuse_news(config, instant, plan, held)
-    if config.metadata:
-        from lockkit.table.occ.rewriting import switch_metadata_off
-
-        yield from switch_metadata_off(config, held.believe)
+    if config.metadata or config.unblocked:
+        from lockkit.table.occ.rewriting import keep_metadata_off
+        yield from keep_metadata_off(config, held.believe)
     held.believe()
     done = yield from _carry_out(config, instant, plan, held.believe)
     yield from delete(CHECKPOINT_KEY)
