@@ -241,6 +241,32 @@ def test_a_bucket_index_that_file_ids_contradict_is_not_believed(
     assert adopt(capsys, folder)[0] == (name == "cow9"), "which has no buckets at all"
 
 
+@pytest.mark.parametrize("number", [None, "", "many", "0", "10001", "5"])
+def test_a_number_of_buckets_that_is_missing_or_wrong_closes_no_read_and_is_corrected(
+    table_of: Any, capsys: Any, number: str | None
+) -> None:
+    """Without one lockkit took four buckets, and added a key once more."""
+    folder = table_of("cow9_buckets")
+    said = {PARTITIONS: "", TIMEZONE: "UTC", **NO_METADATA, "hoodie.index.type": "BUCKET"}
+    say(folder, **said | ({} if number is None else {BUCKETS: number}))
+    with Table(f"file://{folder}") as table:
+        rows = table.read()
+        assert rows.num_rows == 12
+        if number != "5":
+            with pytest.raises(TableError, match=f"{BUCKETS} is .*lockkit table adopt"):
+                table.upsert(rows)
+    for given in ((), ("--buckets", "4")):
+        code, shown = adopt(capsys, folder, *given)
+        assert code == 1 and "fit 3 buckets" in shown["fixes"][-1]["blocked"]
+    code, shown = adopt(capsys, folder, "--buckets", "3")
+    assert (code, shown["writer_options"][BUCKETS], keys(folder)[BUCKETS]) == (0, "3", "3")
+    with Table(f"file://{folder}") as table:
+        groups = set(table.refresh().groups)
+        table.upsert(rows)
+        assert (table.read().num_rows, set(table.refresh().groups)) == (12, groups)
+    assert adopt(capsys, folder)[1]["fixes"] == []
+
+
 @pytest.mark.parametrize("last", ["-0", ""], ids=["spark", "flink"])
 def test_a_file_id_of_hudis_bucket_index_is_known_with_sparks_end_and_without(last: str) -> None:
     """`BucketIdentifier.newBucketFileIdPrefix` is Flink's whole file id; Spark adds `-0`."""

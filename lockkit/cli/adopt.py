@@ -41,7 +41,7 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _buckets(text: str) -> int:
-    from lockkit.table.format.properties import BUCKETS_MAX
+    from lockkit.table.format.property_keys import BUCKETS_MAX
 
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= BUCKETS_MAX:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {BUCKETS_MAX}")

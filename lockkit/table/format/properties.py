@@ -17,6 +17,7 @@ from lockkit.runtime.proven import read
 from lockkit.table.errors import NoTable, NotWritable, RefusedOption, TableChanged, TableError
 from lockkit.table.format.property_keys import (
     BUCKET_INDEX,
+    BUCKETS_MAX,
     BY_COMMIT,
     BY_EVENT,
     COMPLEX,
@@ -62,7 +63,6 @@ BACKUP_KEY = PROPERTIES_KEY + ".backup"
 SWITCHES = "lockkit.commit.mode.switches"
 ACCEPTED = "lockkit.instant.accepted"
 BUCKETS = "lockkit.bucket.count"
-BUCKETS_MAX = 10_000
 HIVE_STYLE = "hoodie.datasource.write.hive_style_partitioning"
 URLENCODE = "hoodie.datasource.write.partitionpath.urlencode"
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lockkit.table.errors import RefusedOption, UnsupportedTable
 from lockkit.table.format.property_keys import (
     BUCKET_INDEX,
+    BUCKETS_MAX,
     BY_COMMIT,
     BY_EVENT,
     COMPLEX,
@@ -17,6 +18,7 @@ from lockkit.table.format.property_keys import (
     EVENT_PAYLOAD,
     FENCED,
     GROUP,
+    INDEX,
     KEY_CLASS,
     KEY_CLASSES,
     KEY_TYPE,
@@ -28,6 +30,7 @@ from lockkit.table.format.property_keys import (
     MERGE_ON_READ,
     METADATA,
     MODE,
+    NUM_BUCKETS,
     ORDERING,
     PAYLOAD,
     PRECOMBINE,
@@ -96,6 +99,9 @@ def _not_written(says: Says, every: Mapping[str, str]) -> Iterator[str]:
             yield (f"{key}={says(key)[:80]}: a commit that skips the metadata table is invisible "
                    "to its readers, and only lockkit writes a fenced table: find out which writer "
                    "of Hudi's wrote to it")  # fmt: skip
+    if says(INDEX) == BUCKET_INDEX and not bucket_number(number := says(NUM_BUCKETS)):
+        yield (f"{NUM_BUCKETS} is {repr(number[:20]) if number else 'missing'}, so the bucket of a "
+               "key is not known; lockkit table adopt URL says which number the stored keys fit")
     if says(TIMEZONE).upper() != "UTC":
         yield (f"{TIMEZONE} is {says(TIMEZONE)[:20] or 'not set, that is LOCAL'}, and instants of "
                "two time zones cannot be ordered; go over to UTC: lockkit table adopt "
@@ -112,6 +118,12 @@ def _not_written(says: Says, every: Mapping[str, str]) -> Iterator[str]:
     for key, known, why in _ONE_OF:
         if says(key) and says(key) not in known:
             yield f"{key}={says(key)[:120]}: {why}"
+
+
+def bucket_number(text: str) -> int:
+    """The number of buckets that a property says; 0 if that is none."""
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0
+    return number if number <= BUCKETS_MAX else 0
 
 
 def key_types(record_key: str, partition_by: str | None, named: bool = False) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs, run
@@ -23,13 +23,13 @@ from lockkit.table.errors import (
     UnsupportedTable,
 )
 from lockkit.table.format.properties import (
-    BUCKETS_MAX,
     PROPERTIES_KEY,
     from_properties,
     refuse_half_rewritten,
 )
 from lockkit.table.format.property_keys import (
     BUCKET_INDEX,
+    BUCKETS_MAX,
     FENCED,
     INDEX,
     METADATA,
@@ -41,7 +41,7 @@ from lockkit.table.format.property_keys import (
     parse_properties,
 )
 from lockkit.table.format.readable import LAYOUT_OF
-from lockkit.table.format.refusals import reasons
+from lockkit.table.format.refusals import bucket_number, reasons
 from lockkit.table.format.timeline import (
     HOODIE,
     V6,
@@ -258,16 +258,11 @@ def find_buckets(
     None if the table has no buckets of Hudi's, or records those that its keys are in. Raises
     `RefusedOption` for a number that does not apply to this table.
     """
-    said = keys.get(NUM_BUCKETS, "") if keys.get(INDEX) else ""
-    if keys.get(INDEX) or keys.get(MODE) == FENCED:
-        if number is not None and said != str(number):
-            raise RefusedOption(
-                OPTION, f"is not the table's: its properties say {said or 'no buckets of Hudi'}",
-                "leave it out", value=str(number),
-            )  # fmt: skip
-        if not said.isdecimal():
-            return None
-        number = int(said)
+    said, indexed = keys.get(NUM_BUCKETS, ""), bool(keys.get(INDEX))
+    if keys.get(MODE) == FENCED and not indexed:
+        if number is not None:
+            _refuse(number, "no buckets of Hudi")
+        return None
     from lockkit.table.read.reader import snapshot_to_read
 
     try:
@@ -277,18 +272,29 @@ def find_buckets(
     except UnsupportedTable:  # the command gives the reasons
         return None
     groups = sorted(group for group in snapshot.groups if has_bucket_number(group[1]))
-    if not groups and not store.list(OTHER_BUCKETS) and not (said and snapshot.groups):
-        if number is not None and not said:
+    standing = bucket_number(said) if indexed else 0
+    checked = groups or (indexed and (snapshot.groups or not standing))
+    if not checked and not store.list(OTHER_BUCKETS):
+        if number is not None and not indexed:
             why = "is refused: no file id here begins with the number of a bucket of Hudi's index"
             raise RefusedOption(OPTION, why, "leave it out", value=str(number))
         return None
     highest = max((int(file_id[:8]) for _, file_id in groups), default=0)
-    blocked = _blocked(store, clock, snapshot, groups, keys, number)
-    if said:
-        what = f"the buckets of Hudi's index that the properties say ({said[:20]})"
+    if standing:
+        if not (blocked := _blocked(store, clock, snapshot, groups, keys, standing)):
+            if number not in (None, standing):
+                _refuse(number, said)
+            return None
+        what = f"the buckets of Hudi's index that the properties say ({said})"
         means = "keys are looked for in other places than they are"
-        return Fix(what, means, {}, f"{blocked}; correct {NUM_BUCKETS}") if blocked else None
+        if number in (None, standing):
+            return Fix(what, means, {}, f"{blocked}; correct it: {OPTION} N")
+    blocked = _blocked(store, clock, snapshot, groups, keys, number)
     changes = {INDEX: BUCKET_INDEX, NUM_BUCKETS: str(number)}
+    if indexed:
+        return Fix(f"correct the number of buckets of Hudi's index, now {said[:20] or 'missing'}",
+                   "lockkit then puts each key where Hudi looks for it",
+                   {} if blocked else changes, blocked)  # fmt: skip
     return Fix(
         "say in the properties that the table has the buckets of Hudi's index "
         f"({len(groups)} file groups, bucket numbers up to {highest})",
@@ -296,6 +302,12 @@ def find_buckets(
         "number of buckets stays as it is for good",
         {} if blocked else changes, blocked,
     )  # fmt: skip
+
+
+def _refuse(number: int, said: str) -> NoReturn:
+    raise RefusedOption(
+        OPTION, f"is not the table's: its properties say {said}", "leave it out", value=str(number)
+    )
 
 
 def _blocked(
@@ -316,7 +328,7 @@ def _blocked(
     found = list(_located(store, clock, snapshot, groups, fields))
     if not found:
         none = "no stored key was found, so no number of buckets can be checked"
-        return "" if keys.get(INDEX) else none
+        return "" if number is not None and keys.get(INDEX) else none
     highest = max(int(number) for _, number in buckets)
     fits = _fitting(found, highest + 1)
     hint = (f"the {len(found)} stored keys that were checked fit "
