@@ -19,8 +19,8 @@
 # instruction publishes the commit. What stops it?
 #
 # This takes about a minute on a quiet machine, and three or four on a busy one. Most of that is
-# Spark, which starts twice. With less than 4 GB of memory the writers are plain Python programs
-# with the same lock and the same commit, and it takes ten seconds.
+# Spark, which starts twice. In an app, and with less than 4 GB of memory, the writers are plain
+# Python programs with the same lock and the same commit, and it takes ten seconds.
 
 # %% [markdown]
 # ## Predict
