@@ -18,12 +18,13 @@ from hudi_rs import read_by_hudi_rs
 from lockkit import Clock
 from lockkit.cli.main import main
 from lockkit.errors import TableError
+from lockkit.protocol.outcome import IfAbsent
 from lockkit.runtime import Procedure, SiblingInterrupted, run
 from lockkit.stores import Store
 from lockkit.table import Table, begin, load_snapshot, read_table
-from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged
+from lockkit.table.errors import DamagedFile, RefusedOption, TableBlocked, TableChanged
 from lockkit.table.format.properties import load_config
-from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.format.timeline import Timeline, instant_ms, instant_of, load_timeline
 from lockkit.table.occ import news, transaction
 from lockkit.table.occ.commit import EpochGuard, trust
 from lockkit.table.occ.mode import set_fence
@@ -259,6 +260,35 @@ def test_a_writer_that_begins_during_a_restore_is_refused(table: Table) -> None:
     assert contents(table.read()) == model
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_restore_whose_plan_is_damaged_closes_reads_only_once_it_has_begun(
+    table: Table, begun: bool
+) -> None:
+    """It has deleted nothing before, and nobody can begin it; another one replaces it."""
+    saved, model = saved_then_changed(table)
+    before, names = contents(table.read()), table._open().config.names
+    instant = instant_of(instant_ms(table.history()[0].instant) + 1000)
+    table.store.put(names.requested(instant, "restore"), b"damaged", IfAbsent())
+    if begun:
+        table.store.put(names.inflight(instant, "restore"), b"", IfAbsent())
+    with Table(table.url) as other:
+        for read in (other.read, lambda: read_table(table.store)):
+            if begun:
+                with pytest.raises(TableBlocked, match="pending restore"):
+                    read()
+            else:
+                assert contents(read()) == before
+        with pytest.raises(TableBlocked, match="pending restore"):
+            other.append(rows("n9", v=9))
+        if begun:
+            with pytest.raises(DamagedFile):
+                other.restore(saved)
+            return
+        other.restore(saved)
+        assert contents(other.read()) == model
+        other.append(rows("n9", v=9))
+
+
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_fence_that_a_restore_does_not_close_brings_back_what_it_took(
     table: Table, closes: bool
@@ -285,7 +315,7 @@ def test_a_fence_that_a_restore_does_not_close_brings_back_what_it_took(
 
         for module, looks in ((transaction, "refuse_unreadable"), (news, "refuse_unreadable"),
                               (opening, "refuse_log_files")):  # fmt: skip
-            planted.enter_context(patch.object(module, looks, lambda *_, **__: None))
+            planted.enter_context(patch.object(module, looks, lambda *_, **__: ()))
         planted.enter_context(patch.object(restoring, "_carry_out", late))
         planted.enter_context(patch.object(restoring, "set_fence", set_wrong))
         table.restore(saved)

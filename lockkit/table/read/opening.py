@@ -13,7 +13,7 @@ from types import MappingProxyType
 from lockkit.protocol.outcome import Version
 from lockkit.runtime import Parallel, Procedure
 from lockkit.runtime.proven import all_of
-from lockkit.table.errors import RefusedOption, TableBlocked, UnsupportedTable
+from lockkit.table.errors import RefusedOption, UnsupportedTable
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
 from lockkit.table.occ.covered import (
@@ -168,7 +168,7 @@ def snapshot_at(opened: OpenedTable, point: SnapshotPoint) -> Procedure[Snapshot
             from lockkit.table.read.archived_base import load_archived_base  # rarely needed
 
             before = yield from load_archived_base(opened.config, now, opened.before, point)
-    refuse_log_files(now, opened.config)
+    yield from refuse_log_files(now, opened.config)
     wanted = point.commits(now)
     new = [each for each in wanted if each not in before.covered]
     commits = yield from all_of([read_commit(names, each, now) for each in new])
@@ -220,12 +220,12 @@ def keep_checkpoint(snapshot: Snapshot, saved: int, *, every: int | None = None)
 # --- what is not read -----------------------------------------------------------------------------
 
 
-def refuse_log_files(now: Timeline, config: TableConfig) -> None:
+def refuse_log_files(now: Timeline, config: TableConfig) -> Procedure[None]:
     """Raise if the timeline shows that base files alone are not the table's content."""
     for instant, action in (*now.completed.items(), *now.pending.items()):
         if action in ("deltacommit", "compaction", "logcompaction") and not config.merged:
             why = f"({action}) made log files, and the table is not merge-on-read"
             raise UnsupportedTable(instant, why, "read it with Hudi")
         if action == "restore" and instant in now.pending:
-            why = "is a pending restore, which takes completed commits back one by one"
-            raise TableBlocked(instant, why, "let it finish, then read")
+            from lockkit.table.read.table_files import refuse_restore  # rarely there
+            yield from refuse_restore(config.names, instant)

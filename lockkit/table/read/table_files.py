@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
-from lockkit.runtime.proven import listing
-from lockkit.table.errors import TableBlocked
+from lockkit.runtime.proven import listing, read
+from lockkit.table.errors import DamagedFile, TableBlocked
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import LOG_FILE, FileGroup
 from lockkit.table.format.partition import is_inside
 from lockkit.table.format.readable import ReadableTable, load_readable
-from lockkit.table.format.timeline import HOODIE, Timeline, load_timeline
+from lockkit.table.format.savepoint_files import parse_restore_plan
+from lockkit.table.format.timeline import HOODIE, Timeline, TimelineNames, load_timeline
 from lockkit.table.occ.covered import NO_ARCHIVE, first_active
 
 COMMITS = frozenset({"commit", "replacecommit", "deltacommit"})
@@ -56,9 +58,28 @@ def load_listed() -> Procedure[Listed]:
     now = yield from load_timeline(table.config.names)
     for instant, action in now.pending.items():
         if action == "restore":
-            why = "is a pending restore, which takes completed commits back one by one"
-            raise TableBlocked(instant, why, "let it finish, then read")
+            yield from refuse_restore(table.config.names, instant)
     return (yield from list_files(table, now))
+
+
+def refuse_restore(names: TimelineNames, instant: str) -> Procedure[None]:
+    """Raise if a pending restore may take commits back while the table is read."""
+    if not (yield from cannot_begin(names, instant)):
+        why = "is a pending restore, which takes completed commits back one by one"
+        raise TableBlocked(instant, why, "let it finish, then read")
+
+
+def cannot_begin(names: TimelineNames, instant: str) -> Procedure[bool]:
+    """Whether a restore has deleted nothing, and neither lockkit nor Hudi can read its plan."""
+    key = names.requested(instant, "restore")
+    found = yield from read(key, limit=None)
+    if isinstance((yield from read(names.inflight(instant, "restore"))), Found):
+        return False
+    try:
+        parse_restore_plan(key, found.body if isinstance(found, Found) else b"")
+    except DamagedFile:
+        return isinstance(found, Found)
+    return False
 
 
 def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:

@@ -167,7 +167,7 @@ def _look(
     """The plan, and how many commits were checked for it since the last clean by commits."""
     names, by_commits = known.config.names, rules.by_commits
     now = yield from load_timeline(names)
-    refuse_log_files(now, known.config)
+    yield from refuse_log_files(now, known.config)
     wall_ms = yield WallMs()
     newest, retain_from = max(now.commits, default=""), retained_from(now, rules, wall_ms)
     if retain_from is None:

@@ -52,6 +52,7 @@ from lockkit.table.occ.transaction import TableCache, take
 from lockkit.table.read.checkpoint import CHECKPOINT_KEY
 from lockkit.table.read.listed import snapshot_of
 from lockkit.table.read.opening import load_snapshot
+from lockkit.table.read.table_files import cannot_begin
 from lockkit.table.services.archive_history import take_next
 from lockkit.table.services.savepoint import (
     instant_keys,
@@ -160,6 +161,9 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
     names = config.names
     now = yield from load_timeline(names)
     begun = [each for each, action in now.pending.items() if action == "restore"]
+    if begun and (yield from cannot_begin(names, begun[0])):
+        held.believe()
+        yield from delete(names.requested(begun.pop(), "restore"))
     if begun:
         instant, plan = begun[0], (yield from _load(names, begun[0]))
         if plan.savepoint != savepoint:
