@@ -243,7 +243,7 @@ def test_a_second_guess_before_the_first_is_answered_is_kept_by_the_cell_that_is
 @pytest.mark.soak
 def test_the_numbers_that_are_unfolded_in_mid_run_show_their_points(lab: Server, page: Any) -> None:
     """What is sent while a slow page loads plotly does not arrive: it is sent once more."""
-    run_all_cells(page, lab, workbench_alone(lab))
+    run_all_cells(page, lab, notebook := workbench_alone(lab))
     launch(page)
     page.locator(f"{BENCH} tr[data-row]").nth(2).wait_for(state="attached", timeout=LATER_MS)
     slow = page.context.new_cdp_session(page)
@@ -262,6 +262,13 @@ def test_the_numbers_that_are_unfolded_in_mid_run_show_their_points(lab: Server,
     point.wait_for(state="attached", timeout=LATER_MS)
     was = page.evaluate(end)
     page.wait_for_function(f"{end} > {was}", timeout=LATER_MS)
+    second = page.context.new_page()
+    open_notebook(second, lab, notebook)
+    second.locator(".lockkit-numbers .scatterlayer path.point").first.wait_for(
+        state="attached", timeout=LATER_MS
+    )
+    assert point.is_visible(), "the first page's panel stays unfolded"
+    second.close()
     stopped(page)
     rows = page.locator(f"{BENCH} tr[data-row]").count()
     generations = page.locator(".lockkit-numbers .scatterlayer .trace").first.locator("path.point")
