@@ -86,9 +86,10 @@ def test_the_same_moment_is_at_the_same_place_for_both_and_a_kill_is_marked() ->
         ("50", "W1"), ("0", "W2"), ("80", "W1"), ("50", "W2"),
     ]  # fmt: skip
     assert len({(colour, who) for _, colour, who in grants}) == 2, "a writer has one colour"
-    assert re.findall(r"<q style='left:(\d+).00%' title='([^']+)'>([^<]+)", drawn) == [
-        ("20", "✗ killed", "✗ killed"), ("30", "✗ killed", "✗"),  # the next mark is near
-        ("40", "▶ started again", "▶ started again"),
+    mark = r"<q style='left:(\d+).00%;max-width:(\d+).00%' title='[^']+'>([^<]+)"
+    assert re.findall(mark, drawn) == [
+        ("20", "80", "✗ killed"), ("30", "10", "✗"),  # the next mark is near
+        ("40", "60", "▶ started again"),
     ]  # fmt: skip
     later = [*one, event(9400, "W2", "killed", pid=2)]
     ticks = "<s style='left:0.00%'>0 s</s><s style='left:50.00%'>5 s</s></span>"

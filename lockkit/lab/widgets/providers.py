@@ -34,8 +34,8 @@ CHART_STYLE = f"""<style>
 .lp-grant{{top:4px;height:12px;min-width:2px;border-radius:2px}}
 .lp-still{{top:7px;height:6px;border:1px solid {INK};background:repeating-linear-gradient(45deg,
 {INK} 0 2px,transparent 2px 5px)}}
-.lp-chart q{{quotes:none;color:{BAD};font-weight:600;white-space:nowrap;background:
-var(--jp-layout-color0,#fff);padding-right:3px;line-height:16px;top:2px}}
+.lp-chart q{{quotes:none;color:{BAD};font-weight:600;white-space:nowrap;overflow:hidden;
+background:var(--jp-layout-color0,#fff);line-height:16px;top:2px}}
 </style>"""
 Place = Callable[[float], float]
 """A moment (ms) as a place on the axis, in percent."""
@@ -223,7 +223,8 @@ def _rows(history: Sequence[Event], end_ms: float, place: Place, grid: str) -> s
         tight = beside - x < CHAR_PERCENT * len(says)
         said = says[0] if tight else says  # the sign alone
         if x > 0:
-            drawn[who] += f"<q style='left:{x:.2f}%' title='{escape(says)}'>{escape(said)}</q>"
+            room = f"left:{x:.2f}%;max-width:{beside - x:.2f}%"
+            drawn[who] += f"<q style='{room}' title='{escape(says)}'>{escape(said)}</q>"
     return "".join(
         f"<p><em style='color:{tints[who]}'>{escape(who)}</em><span>{line}</span></p>"
         for who, line in drawn.items()
