@@ -212,7 +212,7 @@ def test_a_history_without_the_stores_lane_is_never_called_valid(path: Path) -> 
 def test_two_simultaneous_holders_are_found_with_their_overlap() -> None:
     early = event(50, "W2", "held", epoch=2, until_ms=9_050, version="v2")
     verdict = spoilt(lambda each: None if each.kind == "held" and each.who == "W2" else each, early)
-    assert failed(verdict) == {"one believer"}
+    assert failed(verdict) == {"one holder at a time"}
     assert "W1 (epoch 1)" in verdict.because
     assert "for 0.040 s" in verdict.because  # until W1 asked for its release
     assert early in verdict.evidence
@@ -234,7 +234,7 @@ def test_a_stalled_holder_counts_as_holder_until_its_own_clock_expires_the_lease
     assert verdict.kind is Kind.VALID, verdict.because
     assert "takeover" in verdict.reached
     sooner = [replace(each, at_ms=each.at_ms - 1_000) for each in takes]
-    assert failed(check([*only_first, stalled, *sooner])) == {"one believer"}
+    assert failed(check([*only_first, stalled, *sooner])) == {"one holder at a time"}
 
 
 def test_an_epoch_that_comes_again_is_found() -> None:
@@ -474,5 +474,5 @@ def test_a_verdict_goes_out_as_json() -> None:
     assert recorded_events["evidence"][0]["kind"] == "checked"
     assert {each["check"] for each in recorded_events["findings"]} >= {
         "no stale commit",
-        "one believer",
+        "one holder at a time",
     }

@@ -346,7 +346,7 @@ def test_the_skew_of_hudis_own_locks_is_judged_by_the_stores_clock(
     found = diagnose(events)
     assert (found.pattern is Pattern.CLOCK_SKEW) == (early_s is not None)
     if early_s is not None:
-        assert f"over {early_s:.1f} s before a's lease ended" in found.because
+        assert f"the lock {early_s:.1f} s before a's lease ended" in found.because
 
 
 def test_a_store_that_does_not_answer_is_named_at_once_and_not_waited_for_in_seven_tries(

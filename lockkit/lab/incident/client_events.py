@@ -160,7 +160,7 @@ class _Client:
         record = self.looks.records.get(version) or self.own.get(version)
         if record is None or not record.expired:
             self._say(
-                at_ms, "waiting", owner=record.owner if record else "somebody", inferred=True,
+                at_ms, "waiting", owner=record.owner if record else "another client", inferred=True,
                 epoch=record.epoch if record else 0,
                 until_ms=float(record.valid_until_ms) if record else at_ms,
             )  # fmt: skip

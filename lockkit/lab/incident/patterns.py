@@ -17,7 +17,7 @@ class Pattern(StrEnum):
     GHOST = "ghost after a lost acquire"
     THROTTLED = "throttled release"
     DANGLING = "dangling lock after a failed release"
-    TWO_BELIEVERS = "two believers"
+    TWO_BELIEVERS = "two holders"
     STALE = "stale writer committed"
     GARBLED = "garbled lock"
     HOLDER_DIED = "holder died"

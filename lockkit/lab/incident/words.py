@@ -33,7 +33,7 @@ def sentence(each: Event) -> str:
     name = plain(str(get("key", "")).rpartition("/")[2], limit=40)
     match each.kind:
         case "request":
-            client = plain(get("client") or "somebody", limit=40)
+            client = plain(get("client") or "a client", limit=40)
             until = get("valid_until_ms")
             state = "released" if get("expired") else f"until {clock_time(until)[11:]}"
             lease = f"; epoch {plain(get('epoch'))}, {state}" if type(until) is int else ""
@@ -41,7 +41,7 @@ def sentence(each: Event) -> str:
             reported = f"{plain(get('method')).upper()} of {name}: {plain(get('status'))}, {done}"
             return f"{at}  the store: {client}'s {reported}{lease}"
         case "ask":
-            return f"{at}  {who} asks: {plain(get('op'))} {name}"
+            return f"{at}  {who} sends: {plain(get('op'))} {name}"
         case "answer":
             outcome = plain(get("outcome")).replace("_", " ")
             return f"{at}  {who} gets the answer to its {plain(get('op'))}: {outcome}"

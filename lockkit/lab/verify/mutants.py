@@ -24,7 +24,7 @@ P = TypeVar("P")
 class Invariant(StrEnum):
     """What a mistake in the lease breaks."""
 
-    ONE_BELIEVER = "one believer"
+    ONE_BELIEVER = "one holder at a time"
     EPOCHS_RISE = "epochs rise"
     NO_SELF_LOSS = "no self-inflicted loss"
     NO_STALE_WRITE = "no stale write"
@@ -97,21 +97,21 @@ LEASE_MUTANTS = catalogue(
         {"count_from_send": False}),
     _of("drift", "no drift is added, and clocks differ by one second",
         {**_WALL, "drift_ms": 0}),
-    _of("drift_for_holder", "the drift is given to the holder too, as Hudi does",
+    _of("drift_for_holder", "the holder adds the drift as well, as Hudi's does",
         {**_WALL, "drift_for_holder": True}),
     _of("skew", "clocks differ by three seconds, and the drift is one", _WALL, skew_ms=3000),
     _of("slack", "no slack for a store whose front ends differ by one second",
         {**_STORE, "slack_ms": 0}),
     _of("slack, too small", "one second of slack, and the store's clocks differ by two",
         {**_STORE, "slack_ms": 1000}, spread_ms=2000),
-    _of("margin", "a holder believes until the very end of its lease", {**_WALL, "margin_ms": 0}),
+    _of("margin", "a holder counts on its lease until the very end", {**_WALL, "margin_ms": 0}),
     _of("claim_412 lost", "412 to a claim is read as a lost race",
         {"claim_412": Ambiguous.LOST}),
     _of("claim_412 ours", "412 to a claim is read as our own retry",
         {"claim_412": Ambiguous.OURS}),
     _of("renew_412 ours", "412 to a renewal is read as still ours",
         {"renew_412": Ambiguous.OURS}),
-    _of("renew_412 lost", "412 to a renewal is read as a loss, unread",
+    _of("renew_412 lost", "412 to a renewal counts as a loss, without a read",
         {"renew_412": Ambiguous.LOST}),
     _of("renew_unknown ours", "a renewal without an answer counts as done",
         {"renew_unknown": Ambiguous.OURS}),
@@ -123,11 +123,11 @@ LEASE_MUTANTS = catalogue(
         {"claim_unknown": Ambiguous.LOST}),
     _of("recognise", "a write is recognised by its owner, and not confirmed",
         {"recognise": Recognise.OWNER, "confirm": False}),
-    _of("confirm", "a write found by reading is believed unconfirmed", {"confirm": False}),
+    _of("confirm", "a write found by reading counts without being confirmed", {"confirm": False}),
     _of("release deletes", "release reads, then deletes", {"release": Release.DELETE}),
     _of("release deletes if match", "release deletes what it wrote: epochs start again",
         {"release": Release.DELETE_IF_MATCH}),
-    _of("fence off", "a commit looks at the lease, and nothing guards it",
+    _of("fence off", "only a look at the lease guards a commit",
         {"fence": CommitGuard.OFF}),
     _of("fence token", "epochs are compared at the commit only",
         {"fence": CommitGuard.TOKEN}),

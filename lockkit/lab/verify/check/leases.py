@@ -1,4 +1,4 @@
-"""Checks of the lease: one believer, rising epochs, no loss by a client's own write."""
+"""Checks of the lease: one holder at a time, rising epochs, no loss by a client's own write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockkit.lab.verify.check.verdict import Finding, invalid, unknown, valid
 
 def one_believer(lanes: HistoryIndex) -> Finding | None:
     """Belief intervals of different clients are disjoint."""
-    name = "one believer"
+    name = "one holder at a time"
     if not lanes.beliefs:
         if lanes.lock_writes and not lanes.by_kind["ask"]:
             what = "which client held the lock when: the history has no client's lane"

@@ -232,7 +232,7 @@ _RULES = "lockkit.recipes.election.candidate"
 _STORE, _WALL = {"expiry": Expiry.STORE}, {"expiry": Expiry.WALL}
 
 MUTANTS = catalogue(
-    Mutant("collect highest", "the highest epoch is collected too: its number comes again",
+    Mutant("collect highest", "the highest epoch is collected too, so its number comes again",
            {"lockkit.recipes.election.epochs:past": lambda epochs, _keep: epochs}),
     Mutant("create_412 ours", "412 to a create is read as our own retry",
            {f"{_RULES}:refused": leads}),
@@ -263,7 +263,7 @@ MUTANTS = catalogue(
            skew_ms=3000),
     Mutant("slack", "no slack for a store whose front ends differ by one second",
            policy={**_STORE, "slack_ms": 0}),
-    Mutant("margin", "a leader believes until the very end of its validity",
+    Mutant("margin", "a leader counts on its epoch until the very end",
            policy={**_WALL, "margin_ms": 0}),
     Mutant("fence", "a leader's write does not compare epochs: a slow leader overwrites",
            {"lockkit.recipes.guarded:is_late": lambda _before, _epoch: False}),

@@ -148,6 +148,6 @@ MUTANTS = catalogue(
            {f"{_WHERE}:is_ours": lambda found, info: getattr(found, "who", None) == info.who}),
     Mutant("compare_id", "unlocking does not compare the ID",
            {f"{_WHERE}:may_delete": lambda _found, _id: True}),
-    Mutant("delete_version", "what is there by then is deleted, as Terraform does",
+    Mutant("delete_version", "an unlock deletes whatever lock is there, as Terraform does",
            {f"{_WHERE}:exactly": lambda _version: None}),
 )  # fmt: skip

@@ -277,9 +277,9 @@ def own_choice(_seen: Manifest, tail: LogTail) -> bool:
 
 _CLAIM, _WRITER = "lockkit.recipes.wal.slot", "lockkit.recipes.wal.writer"
 MUTANTS = catalogue(
-    Mutant("create_412 lost", "412 to an append: the slot is taken, unread",
+    Mutant("create_412 lost", "412 to an append counts as a taken slot, without a read",
            {f"{_CLAIM}:refused": lambda _: SlotTaken(None)}),
-    Mutant("create_412 ours", "412 to an append: our own retry",
+    Mutant("create_412 ours", "412 to an append counts as our own retry",
            {f"{_CLAIM}:refused": lambda _: SlotLanded()}),
     Mutant("create_unknown lost", "an append without an answer is sent to the next slot",
            {f"{_CLAIM}:unanswered": lambda _: SlotTaken(None)}),
@@ -289,7 +289,7 @@ MUTANTS = catalogue(
     Mutant("fences", "a new writer writes no fence", {f"{_WRITER}:put_fence": answering(None)}),
     Mutant("first_gap", "the next slot is the one after the last that is listed",
            {f"{_WRITER}:first_gap": after_the_last}),
-    Mutant("landed", "an append is acknowledged when it was sent",
+    Mutant("landed", "an append is acknowledged as soon as it is sent",
            {f"{_CLAIM}:{answer}": lambda _: SlotLanded()
             for answer in ("refused", "unanswered", "throttled")}),
     Mutant("in_order", "a slot is acknowledged before those in front of it are settled",
