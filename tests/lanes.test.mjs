@@ -120,6 +120,7 @@ test("a label without room says less, and what it says is still true", () => {
   assert.notEqual(told("stale commit accepted", 4), told("arrived late", 4));
   assert.equal(told("stalled 300.1 s", 6), "300 s");
   assert.equal(told("checked", 4), "", "its ring says it");
+  assert.deepEqual([13, 8].map((room) => told("conflict with", room)), ["conflict with", "conflict"], "above the commit's name");
   assert.deepEqual([10, 7, 4].map((room) => told("acquire stripe 12", room)), ["acquire 12", "acq. 12", "acq."]);
   assert.deepEqual([7, 3].map((room) => told("slot 12 e3", room)), ["slot 12", "s12"]);
   assert.deepEqual([10, 6].map((room) => told("Q1 reads, Q3 writes", room)), ["Q1 r, Q3 w", "Q1 r \u2026"]);

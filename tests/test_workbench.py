@@ -619,6 +619,44 @@ def test_a_recorded_run_plays_from_the_launch_until_the_first_event(
     assert bench.lanes.live and bench.lanes.scene["events"] == 4
 
 
+def test_a_double_click_launches_once(
+    slow_start: tuple[Workbench, list[WritersToCome]],
+) -> None:
+    bench, made = slow_start
+    bench.launch_button.click()
+    bench.launch_button.click()
+    bench._control.wait(bench._control.ask("fence", on=True))
+    assert len(made) == 1
+
+
+def test_pyspark_does_not_replace_a_run_while_one_of_its_writers_is_paused(
+    slow_start: tuple[Workbench, list[WritersToCome]],
+) -> None:
+    bench, made = slow_start
+    bench.launch(kind="plain")
+    made[0].work()
+    bench.spark_button.click()
+    until(lambda: len(made) == 2)
+    made[0].state = "stalled"
+    made[1].work()
+    until(lambda: "PySpark has started" in bench.lanes.status["said"])
+    assert bench._control.fleet is made[0]
+    made[0].state = "running"
+    until(lambda: bench._control.fleet is made[1])
+
+
+def test_what_was_said_a_while_ago_is_not_said_any_more(
+    slow_start: tuple[Workbench, list[WritersToCome]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, made = slow_start
+    bench.launch()
+    made[0].work()
+    bench._control.wait(bench._control.ask("fence", on=True))
+    assert "with the fence" in bench.lanes.status["said"]
+    monkeypatch.setattr("lockkit.lab.widgets.control.SAID_MS", 50.0)
+    until(lambda: bench.lanes.status["said"] == "")
+
+
 def test_no_recorded_run_plays_over_writers_that_test_their_store(
     slow_start: tuple[Workbench, list[WritersToCome]],
 ) -> None:

@@ -41,6 +41,8 @@ VERDICT_SHARE = 0.1
 """At most this part of the time goes into checking: a long history is checked less often."""
 VERDICT_PAUSE_MS_MIN = 1_000.0
 STARTING = {"starting"}
+SAID_MS = 15_000.0
+"""So long the line beside the state says what happened."""
 COMMAND_TIMEOUT_S = 30.0
 HOT = "; this store takes one write per second to an object: the first commit takes some 4 s"
 CLOSED = "This workbench was closed because a newer one was made. Use the newer one."
@@ -112,6 +114,7 @@ class Controller:
         self._armed: set[str] = set()
         self._quiet = 0
         self._said = self._error = self._trace = ""
+        self._said_before, self._said_ms = "", 0.0
         self.verdict = None
 
     # --- for any thread -------------------------------------------------------------------------
@@ -273,13 +276,20 @@ class Controller:
         )  # fmt: skip
 
     def _switch(self) -> None:
-        """Show the prepared writers as soon as one of them works; end the others."""
+        """Show the prepared writers as soon as one of them works; end the others.
+
+        Not while a writer is paused, or is about to be: a reader looks at that.
+        """
         if self._coming is None:
             return
         if self._coming.error:
             self._said = text(f"PySpark did not start: {self._coming.error}", limit=500)
             self._drop_coming()
-        elif any(each.kind == "ask" for each in self._coming.events()):
+        elif not any(each.kind == "ask" for each in self._coming.events()):
+            return
+        elif self._armed or "stalled" in self.fleet.writers.values():
+            self._said = "PySpark has started; its writers are shown once no writer here is paused"
+        else:
             fleet, self._coming = self._coming, None
             self.fleet.stop()
             self._discard(self.fleet)
@@ -333,10 +343,22 @@ class Controller:
         if self.fleet.error:
             self._error = text(" ".join(self.fleet.error.split()), limit=2_000)
         alive = self._running()
+        if alive:
+            self._forget()
         self._judge(at_last=not alive)
         self._quiet = 0 if fresh or by_user or not alive else self._quiet + 1
         if self._quiet % QUIET_TICKS == 0:
             self._show(self._news(self._state(alive), self._said))
+
+    def _forget(self) -> None:
+        """Take away what was said a while ago: beside a run that goes on it reads as of now."""
+        now_ms = self._clock.boot_ms()
+        if self._said != self._said_before:
+            self._said_before, self._said_ms = self._said, now_ms
+        states = set(self.fleet.writers.values())
+        lasts = self._coming is not None or "stalled" in states or states == STARTING
+        if not lasts and now_ms - self._said_ms > SAID_MS:
+            self._said = ""
 
     def _show(self, news: PanelUpdate) -> None:
         if not self._closed:  # a closed panel has said so, and stays that way

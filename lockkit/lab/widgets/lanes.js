@@ -339,7 +339,7 @@ class View {
     this.fold.hidden = !log;
     if (this.log.textContent !== log) this.log.textContent = log;
     this.fail(status.error);
-    this.playRecorded(Boolean(status.recorded));
+    this.playRecorded(Boolean(status.recorded) && !this.gone);
     this.root.dataset.state = state;
     this.root.dataset.recorded = String(Boolean(status.recorded));
     this.root.dataset.verdict = verdict;

@@ -75,7 +75,7 @@ const SHORTER = [
   [/^decided by (.+)$/, "by $1"], [/^by (W\d+)$/, "$1"], [/^decides (\d+)$/, "\u00d7$1"], [/^committed$/, "done"],
   [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
   [/^(.+): done$/, "$1 \u2713"], [/^(.+) wrote first$/, "$1 first"], [/its own write was first$/, "own write first"],
-  [/^conflict with .*$/, "conflict"], [/^(epoch \d+) is over$/, "$1 over"], [/^epoch (\d+) over$/, "e$1 over"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed|held back)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^(commit )?refused.*$/, "refused"],
+  [/^conflict with( .*)?$/, "conflict"], [/^(epoch \d+) is over$/, "$1 over"], [/^epoch (\d+) over$/, "e$1 over"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed|held back)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^(commit )?refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
   [/^stalled (.+)$/, "$1"], [/^rule broken here$/, "rule broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "expired"], [/^superseded$/, "over"], [/^never granted$/, "no grant"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^\.\.\d\d(\d{4})$/, "..$1"], [/^(\S+?),? epoch \d+$/, "$1"],
@@ -385,7 +385,7 @@ function lined(id, whole, lane, off, left, rows, kind, hue, room) {
   const stays = (line, toLeft) => !isCut(line.text) && line.anchor === (toLeft ? "end" : "start");
   const side = [left, !left].find((each) => parts.every((part, i) => stays(on(part, rows[i], each), each))) ?? left;
   const lines = parts.map((part, i) => on(part, rows[i], side)).filter((line) => !isCut(line.text));
-  return lines.length ? lines : [one];
+  return lines.length === parts.length || (isCut(one.text) && lines.length) ? lines : [one];
 }
 
 /** The highest place at which this box touches none of those above it. */

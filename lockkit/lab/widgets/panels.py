@@ -142,6 +142,8 @@ class Workbench(Newest):
     # Callbacks only enqueue; a button stays disabled until the controller has acknowledged.
 
     def _clicked_launch(self) -> None:
+        if self.launch_button.disabled:
+            return  # the second of a double click
         self.launch_button.disabled = True
         self._mark = 0
         self._control.ask("launch", settings=self.settings())
