@@ -167,7 +167,7 @@ class View {
     this.draw();
   }
 
-  /** Up to when the picture is shown. A recorded run that plays by itself is no business of the kernel. */
+  /** Up to when the picture is shown; the kernel does not know where a recorded run is. */
   get cursor() { return this.preview.hidden ? this.model.get("cursor") : this.ownCursor; }
 
   get live() { return Boolean(this.model.get("live")) && !this.gone; }

@@ -68,7 +68,7 @@ const STUB = 46;          // the arrow of a client without a lane
 const AFTER_ALL = 1e15;   // the number of what has none: a bar's end, the harm of a whole run
 const TRIES_MAX = 200;    // places that are tried for a bar's label, and lines of the page that an arrow is looked for in
 
-/** What may be left out of a label that has no room, one after the other; the detail line has all of it. */
+/** What may be left out of a label that has no room; the detail line has all of it. */
 const SHORTER = [
   [/^(rule broken here): .*$/, "$1"], [/^(?:rule broken|no grant|expired)$/, ""], [/^stalled$/, "stall"],
   [/^committed, (epoch \d+)$/, "$1"], [/^epoch (\d+)$/, "e$1"],
@@ -219,7 +219,7 @@ function gutters(scene, narrow, locks, crowded) {
   return [Math.max(TIME_W, Math.ceil(clock) + 4), !locks ? LOCKLESS : Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
 }
 
-/** Reads without an answer, or that settle a write without one: they belong to the story, also without the others. */
+/** Reads without an answer, or that settle a write without one: they are always shown. */
 function readBacks(arrows) {
   const silent = new Set();
   const found = new Set();
@@ -320,7 +320,7 @@ function apart({ arrow, stage }, of) {
   return from === undefined ? -Infinity : from + FLIGHT;
 }
 
-/** An ordinary lost race: another claim was first, or a fence was refused and its commit was not (yet), or conflicts. */
+/** An ordinary lost race: another claim was first, or a fence was refused and its commit not (yet). */
 function busy({ look, label, lane, t }, marks) {
   if (look !== "refused") return false;
   const ends = ["refused", "conflict", "published", "stale", "decided"];
@@ -369,7 +369,7 @@ function labelled(id, whole, x, anchor, dy, kind, hue, room, most = Infinity) {
   return { id, text, x, anchor, dy, kind, hue, x0: anchor === "end" ? x - wide : x, x1: anchor === "end" ? x : x + wide, y: 0 };
 }
 
-/** A label beside its lane, on the left or the right; on the other side where it would be cut on this one. */
+/** A label beside its lane, on the side where it is not cut. */
 function sided(id, whole, lane, off, left, dy, kind, hue, room) {
   const on = (toLeft) => labelled(id, whole, lane + (toLeft ? -1 : 1) * (off - room.nearer), toLeft ? "end" : "start", dy, kind, hue, room);
   const [one, other] = [on(left), on(!left)];
@@ -385,7 +385,7 @@ function lined(id, whole, lane, off, left, rows, kind, hue, room) {
   const stays = (line, toLeft) => !isCut(line.text) && line.anchor === (toLeft ? "end" : "start");
   const side = [left, !left].find((each) => parts.every((part, i) => stays(on(part, rows[i], each), each))) ?? left;
   const lines = parts.map((part, i) => on(part, rows[i], side)).filter((line) => !isCut(line.text));
-  return lines.length === parts.length || (isCut(one.text) && lines.length) ? lines : [one];
+  return lines.length ? lines : [one];
 }
 
 /** The highest place at which this box touches none of those above it. */
