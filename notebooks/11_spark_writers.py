@@ -116,7 +116,7 @@ met
 rows = {"W1": [("b", "eu", 2, 1)], "W2": [("c", "eu", 2, 2)], "W3": [("d", "us", 2, 3)]}
 apart = met.run(crew.together, rows)
 print(*apart.reported, sep="\n")
-Workbench.replay(apart.events)
+Workbench.replay(apart.events, apart.refused)
 
 # %% jupyter={"source_hidden": true}
 met.explain("""

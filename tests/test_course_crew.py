@@ -110,6 +110,7 @@ def test_upserts_of_different_buckets_commit_at_once_and_of_one_bucket_only_one(
     rows = {"W1": [("a", "eu", 2, 1)], "W2": [("b", "eu", 2, 2)]}
     shared, apart = crew.together(rows), crew.together(rows, buckets=4)
     assert (shared.committed, apart.committed) == (1, 2)
+    assert [each.kind for each in shared.refused] == ["refused"] and apart.refused == []
     assert shared.verdict.kind == apart.verdict.kind == "VALID"
     assert (apart.rows["a"], apart.rows["b"]) == (1, 2)
     assert str(crew.stop_driver("save")) == SKIPPED

@@ -45,6 +45,11 @@ class OrdersOutcome:
     def committed(self) -> int:
         return sum(each.done for each in self.reported)
 
+    @property
+    def refused(self) -> list[Event]:
+        """The events of the first commit that was refused: a picture opens there."""
+        return [each for each in self.events if each.kind == "refused"][:1]
+
     def __repr__(self) -> str:
         reported = "\n".join(map(repr, self.reported))
         return f"{reported}\nThe table: {self.rows}\n{self.verdict.kind}: {self.verdict.said}"

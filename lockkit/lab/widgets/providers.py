@@ -35,7 +35,7 @@ CHART_STYLE = f"""<style>
 .lp-still{{top:7px;height:6px;border:1px solid {INK};background:repeating-linear-gradient(45deg,
 {INK} 0 2px,transparent 2px 5px)}}
 .lp-chart q{{quotes:none;color:{BAD};font-weight:600;white-space:nowrap;overflow:hidden;
-background:var(--jp-layout-color0,#fff);line-height:16px;top:2px}}
+margin-left:3px;background:var(--jp-layout-color0,#fff);line-height:16px;top:2px}}
 </style>"""
 Place = Callable[[float], float]
 """A moment (ms) as a place on the axis, in percent."""

@@ -62,7 +62,7 @@ align-items:center}
 .lockkit-console-folds .jupyter-widget-Collapse-header{padding:3px 10px;font-size:13px}
 .lockkit-console-reading>.widget-html{flex:1 1 0}
 .lockkit-console-evidence>*{flex:none}
-@media (max-width:900px){.lockkit-console-evidence{max-height:86px;overflow-y:auto}
+@media (max-width:900px){.lockkit-console-evidence{max-height:132px;overflow-y:auto}
 .lc-card{font-size:12px}}
 .lockkit-console-folds>.jupyter-widget-Collapse-open{flex-basis:100%}
 .lc-card.unknown{border-left-color:var(--jp-border-color1,#bbb)}
