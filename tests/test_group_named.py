@@ -1,4 +1,4 @@
-"""The offer of an upsert or a delete whose name says all that its decider needs."""
+"""The offer whose name says all that its decider, and who publishes it, need."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from lockkit.table.occ.group.fence import (
     _shared,
     format_group_fence,
     format_offer,
+    full_name,
+    full_offer,
     packed,
     parse_offer,
-    rewrite_name,
-    rewrite_offer,
     tombstone,
     unpacked,
 )
@@ -50,15 +50,15 @@ def offer_of(instant: str, body: bytes, base: int = 0) -> Offer:
 
 FENCE = decide(GroupFence("a", "t", completion=NO_INSTANT), [offer_of(T1, OLD)], attempt="b")
 MINE = offer_of(T2, BODY, 1)
-NAME = rewrite_name(MINE, BODY, FENCE)
+NAME = full_name(MINE, BODY, FENCE)
 
 
 def test_a_name_says_the_whole_offer_with_what_the_commit_will_say() -> None:
     assert NAME.startswith(f"{T2}.1.") and len(NAME) <= NAME_MAX
-    assert rewrite_offer(NAME, FENCE) == MINE
+    assert full_offer(NAME, FENCE) == MINE
     later = decide(FENCE, [offer_of(T3, b"another")], attempt="c")
-    assert rewrite_offer(NAME, later) == MINE, "the next fence has that decision, too"
-    after = decide(later, [rewrite_offer(NAME, later) or MINE], attempt="d")
+    assert full_offer(NAME, later) == MINE, "the next fence has that decision, too"
+    after = decide(later, [full_offer(NAME, later) or MINE], attempt="d")
     assert unpacked(after.window[-1]) == BODY, "so the next upserts read no file"
 
 
@@ -69,7 +69,7 @@ def test_an_offer_that_fits_no_name_is_one_that_must_be_read() -> None:
     assert packed(much)
     for mine, body, fence in ((large, much, FENCE), (MINE, BODY, empty),
                               (replace(MINE, body=""), BODY, FENCE)):  # fmt: skip
-        assert rewrite_name(mine, body, fence) == ""
+        assert full_name(mine, body, fence) == ""
         assert offered_as(V9, mine, body, fence) == (timeline_key(V9, T2, "offer"),
                                                      format_offer(mine))  # fmt: skip
 
@@ -85,27 +85,27 @@ def test_a_name_that_is_damaged_or_belongs_elsewhere_is_no_offer() -> None:
     cut = [NAME[: -end - n] + NAME[-end:] for n in range(1, 40)] + [NAME[:-1], NAME[1:]]
     other = [NAME[:at] + ("A" if NAME[at] != "A" else "B") + NAME[at + 1 :]
              for at in range(len(T2) + 3, len(NAME) - end - 1)]  # fmt: skip
-    assert [rewrite_offer(each, FENCE) for each in cut + other] == [None] * len(cut + other)
+    assert [full_offer(each, FENCE) for each in cut + other] == [None] * len(cut + other)
     elsewhere = [replace(FENCE, table="u"), replace(FENCE, schema="d" * 16),
                  replace(FENCE, window=(replace(FENCE.window[0], body=""),)),
                  replace(FENCE, first=2, window=()),
                  decide(GroupFence("a", "t"), [offer_of(T1, BODY)], attempt="b")]  # fmt: skip
-    assert [rewrite_offer(NAME, each) for each in elsewhere] == [None] * 5
+    assert [full_offer(NAME, each) for each in elsewhere] == [None] * 5
     at = [NAME.replace(".1.", each) for each in (".2.", ".1.1.", f".{'9' * 20}.", ".\u0661.", "..")]
     odd = [*at, "", ".rewrite", NAME.replace(T2, T3), NAME.replace(T2, "9" * 17), NAME + "\n",
            f"{T2}.1.{'-' * 240}.rewrite", NAME.replace(".rewrite", ".append")]  # fmt: skip
-    assert [rewrite_offer(each, FENCE) for each in odd] == [None] * len(odd)
+    assert [full_offer(each, FENCE) for each in odd] == [None] * len(odd)
 
 
 def test_a_hostile_name_expands_to_no_more_than_a_commit_may_say() -> None:
     shared = _shared(T2, [1], FENCE)
     head = format_offer(replace(MINE, sha256="", body=""))
-    assert rewrite_offer(renamed(head + b"\n" + BODY, shared), FENCE) == MINE
+    assert full_offer(renamed(head + b"\n" + BODY, shared), FENCE) == MINE
     bomb = renamed(head + b"\n" + b"x" * 100_000, shared)
     for each in (bomb, renamed(head, shared), renamed(tombstone(T2) + b"\n" + BODY, shared),
                  renamed(b"[]\n" + BODY, shared), renamed(head + b"\n", shared),
                  renamed(head + b"\n" + BODY, b"other" + shared)):  # fmt: skip
-        assert len(each) < 500 and rewrite_offer(each, FENCE) is None
+        assert len(each) < 500 and full_offer(each, FENCE) is None
 
 
 @pytest.fixture
@@ -248,19 +248,56 @@ def test_a_store_that_takes_no_key_of_that_length_has_the_offer_under_a_short_on
     assert write.offered == timeline_key(V9, T2, "offer"), "so errors name the right object"
 
 
-def test_an_append_whose_name_the_store_refuses_is_no_offer_under_a_short_one(store: Store) -> None:
+@pytest.mark.parametrize("ends", [(".rewrite",), (".rewrite", ".append")])
+def test_an_append_has_a_shorter_name_if_the_store_refuses_that_one(
+    store: Store, ends: tuple[str, ...]
+) -> None:
+    """It says all that a decider needs. An append is never offered as `T.offer`."""
     put, asked = store.put, list[str]()
 
     def refused(key: str, *args: Any, **how: Any) -> Any:
         asked.append(key)
-        if key.endswith(".append"):
+        if key.endswith(ends):
             raise StoreError("AccessDenied")
         return put(key, *args, **how)
 
     write = GroupWrite(T2, "mine", 1, frozenset(), schema="c" * 16, body=BODY, table="t",
                        blind=True, follows=True)  # fmt: skip
+    store.delete(V9.folder + NAME)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "put", refused)
-        with pytest.raises(StoreError, match="AccessDenied"):
-            run(offer(GroupClient(names=V9, known=FENCE), write), store, Clock())
-    assert [each for each in asked if not each.endswith(".append")] == []
+        way = offer(GroupClient(names=V9, known=FENCE), write)
+        if len(ends) > 1:
+            with pytest.raises(StoreError, match="AccessDenied"):
+                run(way, store, Clock())
+        else:
+            assert run(way, store, Clock()) == "commit"
+    assert [each.rpartition(".")[2] for each in asked[:2]] == ["rewrite", "append"]
+    assert not [each for each in asked if each.endswith(".offer")]
+
+
+def test_nobody_reads_the_offer_of_an_append_neither_to_decide_nor_to_publish(
+    tmp_path: Path,
+) -> None:
+    url, asked, met = f"file://{tmp_path}/orders", list[str](), list[object]()
+    Table.create(url, **HOW, version=6).close()
+    with Table(url) as one, Table(url) as other:
+        contending(one, other)
+        before = {*tmp_path.rglob("*.rewrite")}
+
+        def meanwhile(request: str) -> None:
+            asked.append(request)
+            offers = {*tmp_path.rglob("*.rewrite"), *tmp_path.rglob("*.append")} - before
+            if (request == f"put {FENCE_KEY}" and not met) or (offers and len(met) == 1):
+                met.append(None)
+                other.append(rows(f"b{len(met)}"))
+
+        spy(one, meanwhile)
+        spy(other, asked.append)
+        one.append(rows("c"))
+        published(one)
+        published(other)
+    assert len(met) == 2, "the other one met an offer"
+    offers = [each for each in asked if each.endswith((".rewrite", ".append"))]
+    assert {each.partition(" ")[0] for each in offers} == {"put"}
+    assert {"a", "b1", "b2", "c"} <= judged(url).keys()

@@ -36,7 +36,7 @@ from lockkit.table.occ.group.client import (
     instant_in,
     timeline_key,
 )
-from lockkit.table.occ.group.commit import FAST_RUN_MAX, decided
+from lockkit.table.occ.group.commit import CROWD, FAST_RUN_MAX, decided
 from lockkit.table.occ.group.decision import (
     REFUSED,
     UNPUBLISHED_MAX,
@@ -340,6 +340,40 @@ def test_a_writer_that_decides_for_others_counts_as_one_among_others(
     kind, _ = carried_out(way, answer)
     assert kind == COMMIT
     assert bool(client.contended) == bool(others)
+
+
+@pytest.mark.parametrize(
+    ("offered", "tried", "later_ms", "sent"),
+    [(0, True, 99, "offer"), (1, True, 99, "fence"), (0, False, 99, "fence"),
+     (0, True, 199, "fence")],
+)  # fmt: skip
+def test_an_append_is_offered_at_once_behind_many_that_will_replace_the_fence(
+    offered: int, tried: bool, later_ms: int, sent: str
+) -> None:
+    """Its own replacement would mostly fail. Those that are offered replace nothing by themselves,
+    and those that began long before send large files. A client that has never tried does not know
+    how often the store takes a replacement.
+    """
+    client = client_of(fence_of(decisions(1), published=1))
+    client.trip_ms = 60
+    if tried:
+        client.rate.judged_ms = 0
+    earlier = [T(8 * n) for n in range(1, CROWD + 1)]
+    keys = {timeline_key(V9, each, "requested") for each in earlier}
+    keys |= {timeline_key(V9, each, "offer") for each in earlier[:offered]}
+    assert client.known is not None
+    view = GroupView(client.known, "v1", {}, frozenset(keys))
+    mine = GroupWrite(T(later_ms), "mine", 1, frozenset(), blind=True, body=BODY, table="t",
+                      earlier=frozenset(earlier))  # fmt: skip
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, Put):
+            raise InterruptedError(request.key)
+        return {Get: Missing(), WallMs: 1_767_225_700_000, Unique: "attempt"}[type(request)]
+
+    with pytest.raises(InterruptedError) as first:
+        carried_out(decided(client, mine, view=view), answer)
+    assert (str(first.value) == FENCE_KEY) == (sent == "fence"), first.value
 
 
 def test_a_writer_reads_the_fence_more_seldom_while_the_window_has_no_room() -> None:

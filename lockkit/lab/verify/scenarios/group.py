@@ -65,9 +65,9 @@ from lockkit.table.occ.group.fence import (
     PACKED_MAX,
     format_group_fence,
     format_offer,
+    full_offer,
     parse_offer,
     read_group_fence,
-    rewrite_offer,
 )
 from lockkit.table.occ.group.mode import from_group, has_group_fence, to_group
 from lockkit.table.occ.group.outcomes import publish
@@ -570,7 +570,7 @@ def offers_by_name(view: GroupView) -> Procedure[list[Offer]]:
 def named_with(**wrong: Any) -> Callable[..., Any]:
     def offer_of(name: str, fence: GroupFence) -> Offer | None:
         """The offer of that name, with something else in place of what it says."""
-        by_name = rewrite_offer(name, fence)
+        by_name = full_offer(name, fence)
         return by_name and replace(by_name, **wrong)
 
     return offer_of
@@ -700,9 +700,9 @@ _SAYS: dict[str, tuple[str, Plants]] = {
     "tombstone is an offer": ("a tombstone is taken for an offer",
                               in_each(open_offers=offers_by_name)),
     "named body": ("a decider by name leaves out the commit's content",
-                   in_each(rewrite_offer=named_with(body=""))),
+                   in_each(full_offer=named_with(body=""))),
     "named base": ("a decider by name takes another base",
-                   in_each(rewrite_offer=named_with(base=10**9))),
+                   in_each(full_offer=named_with(base=10**9))),
     "tombstone first": ("a rollback writes its tombstone and deletes, then decides",
                         in_each(roll_back=roll_back_by("flotdC"))),
     "no entry": ("a rollback decides nothing", in_each(roll_back=roll_back_by("flotd"))),

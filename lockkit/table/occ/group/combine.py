@@ -11,6 +11,7 @@ from lockkit.protocol.outcome import (
     Found,
     IfVersion,
     Missing,
+    PreconditionFailed,
     Throttled,
     Unknown,
     WriteAnswer,
@@ -79,6 +80,8 @@ def decide_once(
     beside, client.beside = client.beside if write else None, None
     answer, *_ = yield from all_of([answered(replacing, write), *([beside] if beside else [])])
     client.took(began_ms, (yield WallMs()))
+    if isinstance(answer, Applied | PreconditionFailed):
+        client.rate.judged_ms = client.boot_ms()
     if isinstance(answer, Applied):
         client.knows(after, answer.version)
         client.knew_ms = sent_ms

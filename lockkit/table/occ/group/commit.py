@@ -24,13 +24,16 @@ from lockkit.table.occ.group.client import (
 )
 from lockkit.table.occ.group.combine import decide_alone, withdraw
 from lockkit.table.occ.group.decision import GroupFence, may_judge, reaches
-from lockkit.table.occ.group.fence import goes_without
+from lockkit.table.occ.group.fence import OFFERS, goes_without
 from lockkit.table.occ.group.offer import offer
 from lockkit.table.occ.group.view import GroupView, look, open_offers, outcome, view_of_known
 
 RESERVATIONS_MAX = 10
 OWN_BODIES_MAX = 64
 """Of its own commits, whose outcome it may never look at, a client keeps so many files."""
+CROWD, CROWD_TRIPS = 4, 2
+"""Of so many earlier commits of the last round trips that are neither decided nor offered, one is
+decided first."""
 FAST_RUN_MAX = 4
 """Commits without a listing after which a writer lists, and decides what others offered."""
 
@@ -113,7 +116,10 @@ def decided(
         if kind := (yield from outcome(view, write.instant)):
             return kind
         write.see(view.fence)
-        if may_judge(view.fence, write.offer()) and (yield from is_due(client, write)):
+        crowded = not shared and is_crowded(client, view, write)
+        write.follows |= crowded
+        judged = not crowded and may_judge(view.fence, write.offer())
+        if judged and (yield from is_due(client, write)):
             others = yield from open_offers(view)
             decides = client.process.decide if client.process else decide_alone
             won = yield from decides(client, view, others, write)
@@ -154,6 +160,18 @@ def looks_first(client: GroupClient, write: GroupWrite) -> bool:
     if client.known is None or client.wins >= FAST_RUN_MAX:
         return True
     return write.surveyed and client.contended > 0 and not write.follows
+
+
+def is_crowded(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
+    """Whether an append's listing shows so many earlier commits that will replace the fence first
+    that its own replacement would mostly fail: it is offered at once. One that began long before
+    sends large files, and decides nothing soon.
+    """
+    offers = {instant_in(each) for each in view.keys if each.endswith(OFFERS)}
+    since_ms = instant_ms(write.instant) - CROWD_TRIPS * client.trip_ms
+    soon = {each for each in write.earlier if instant_ms(each) >= since_ms}
+    first = soon - view.decided.keys() - offers
+    return write.blind and len(first) >= CROWD and client.rate.is_tried(client.boot_ms())
 
 
 def is_due(client: GroupClient, write: GroupWrite) -> Procedure[bool]:

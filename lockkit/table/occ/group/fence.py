@@ -38,7 +38,9 @@ from lockkit.table.occ.group.decision import (
 M = TypeVar("M")
 PACKED_MAX, UNPACKED_MAX = 2_000, 64_000
 """Only a smaller inflight file is repeated in its offer, and in the fence."""
-OFFERS = (".offer", ".append", ".rewrite")
+FULL = ".rewrite"
+"""How the name of an offer ends that says all, also what the commit will say."""
+OFFERS = (".offer", ".append", FULL)
 """How the names of offers end."""
 NAME_MAX, LIKE_MAX = 255, 3
 """File systems and MinIO take no longer name. An offer's says how it differs from so many decisions
@@ -215,7 +217,7 @@ def blind_offer(name: str) -> Offer | None:
 _REWRITE = re.compile(r"([0-9]{17})\.((?:[0-9]{1,15}\.){1,9})([0-9A-Za-z_-]{1,240})\.rewrite")
 
 
-def rewrite_name(offer: Offer, body: bytes, fence: GroupFence) -> str:
+def full_name(offer: Offer, body: bytes, fence: GroupFence) -> str:
     """A name that says the whole offer, with what the commit will say: how these differ from
     decisions of this fence, mostly the latest of the same file groups. "" if it is too long.
     """
@@ -232,7 +234,7 @@ def rewrite_name(offer: Offer, body: bytes, fence: GroupFence) -> str:
     return name if len(name) <= NAME_MAX else ""
 
 
-def rewrite_offer(name: str, fence: GroupFence) -> Offer | None:
+def full_offer(name: str, fence: GroupFence) -> Offer | None:
     """The offer of that name; None if it must be read: this fence does not repeat any more what
     the name refers to, it is another table's, or the name is damaged."""
     if (parts := _REWRITE.fullmatch(name)) is None:

@@ -34,11 +34,12 @@ from lockkit.table.occ.group.decision import (
     may_judge,
 )
 from lockkit.table.occ.group.fence import (
+    FULL,
     blind_name,
     format_offer,
+    full_name,
     parse_group_fence,
     parse_offer,
-    rewrite_name,
 )
 from lockkit.table.occ.group.outcomes import make_room
 from lockkit.table.occ.group.view import (
@@ -53,7 +54,7 @@ from lockkit.table.occ.group.view import (
 PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
 """Between two turns of a client whose instant is offered: more, the more turns it has lost."""
 LOOK_TRIPS = (1.25, 0.75, 1.25, 1.75)
-APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 2.0, 1.5)
+APPEND_TRIPS, UPSERT_TRIPS = (1.5, 1.0, 1.5), (1.0, 2.0, 1.5)
 """When a client looks whether it is decided: after an older offer, after its own one. An upsert
 that sees others decided then waits until the next one has listed, and decided."""
 NEXT_TRIPS = 0.5
@@ -82,10 +83,10 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     view: GroupView | None = None
     if write.follows or client.is_slow:
         sent_ms = yield WallMs()
-        made = yield from create_offer(write, own, body)
+        made = yield from create_offer(client.names, write, body)
         client.took(sent_ms, (yield WallMs()))
     else:
-        made, view = yield Parallel((create_offer(write, own, body), look(client)))
+        made, view = yield Parallel((create_offer(client.names, write, body), look(client)))
     settled: Version | Found | Missing = made
     if isinstance(settled, Found):  # an earlier call offered it, or a tombstone refuses it
         before = parse_offer(settled.body)
@@ -129,12 +130,14 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     return (yield from withdraw(client, write.instant))
 
 
-def create_offer(write: GroupWrite, own: str, body: bytes) -> Procedure[Version | Found]:
-    """By its name; by `T.offer` if the store takes no key of that length."""
-    if not write.blind and write.offered != own:
+def create_offer(
+    names: TimelineNames, write: GroupWrite, body: bytes
+) -> Procedure[Version | Found]:  # fmt: skip
+    """By its name; by a shorter one if the store takes no key of that length."""
+    if write.offered.endswith(FULL):
         with suppress(StoreError):
             return (yield from create(write.offered, body))
-        write.offered = own
+        write.offered, body = offered_as(names, write.offer(), write.body)
     return (yield from create(write.offered, body))
 
 
@@ -225,14 +228,14 @@ def await_round(client: GroupClient, instant: str, older: Collection[str]) -> Pr
 def offered_as(
     names: TimelineNames, offer: Offer, body: bytes = b"", known: GroupFence | None = None
 ) -> tuple[str, bytes]:
-    """The object that offers it. Its name says everything, if it is blind or fits a name.
-
-    Only who publishes a blind offer reads what it contains, in place of an inflight file.
+    """The object that offers it. Its name says everything, if that fits; else a blind one's says
+    all that a decider must know, and only the client that publishes it reads what it contains.
     """
+    if known and (name := full_name(offer, body, known)):
+        return names.folder + name, format_offer(offer)
     if offer.blind:
         return names.folder + blind_name(offer), body if offer.body else b""
-    name = rewrite_name(offer, body, known) if known else ""
-    return names.folder + (name or f"{offer.instant}.offer"), format_offer(offer)
+    return f"{names.folder}{offer.instant}.offer", format_offer(offer)
 
 
 def pause_s(turn: int) -> Procedure[float]:

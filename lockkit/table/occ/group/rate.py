@@ -34,6 +34,9 @@ class FenceRate:
     until_ms: int = -(10**9)
     """Until then it expects one write a second."""
 
+    judged_ms: int = -(10**9)
+    """When the store last took a replacement of this client's, or found another one first."""
+
     def saw(self, rounds: int, now_ms: int) -> None:
         """A newer fence, so many rounds later. Two within half a second show a faster store."""
         if rounds > 1 and now_ms - self.seen_ms < EVERY_MS / 2:
@@ -57,6 +60,11 @@ class FenceRate:
     def is_slow(self, now_ms: int) -> bool:
         """A client without a clock (always 0) waits for nothing."""
         return 0 < now_ms < self.until_ms
+
+    def is_tried(self, now_ms: int) -> bool:
+        """Whether this client has replaced the fence, or lost it, lately. If not, it does not know
+        how much the store takes."""
+        return now_ms - self.judged_ms < REMEMBERS_MS
 
     def early_ms(self, now_ms: int) -> int:
         """How long until the fence may be replaced; 0: at once."""

@@ -38,11 +38,11 @@ from lockkit.table.occ.group.decision import (
 from lockkit.table.occ.group.fence import (
     OFFERS,
     blind_offer,
+    full_offer,
     is_tombstone,
     parse_group_fence,
     parse_offer,
     read_group_fence,
-    rewrite_offer,
 )
 
 STARTED = ("requested", "commit.requested", "inflight")
@@ -230,7 +230,7 @@ def offered(view: GroupView) -> tuple[list[Offer], list[str]]:
         name, later = key.rpartition("/")[2], timeline_key(view.names, instant_in(key), "offer")
         if key != later and later in view.keys:
             continue
-        if by_name := blind_offer(name) or rewrite_offer(name, view.fence):
+        if by_name := blind_offer(name) or full_offer(name, view.fence):
             found.append(by_name)
         elif not key.endswith(".append"):
             ended = view.read.get((key, view.versions.get(key)), key) is None
