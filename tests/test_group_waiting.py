@@ -343,16 +343,16 @@ def test_a_writer_that_decides_for_others_counts_as_one_among_others(
 
 
 @pytest.mark.parametrize(
-    ("offered", "tried", "later_ms", "sent"),
-    [(0, True, 99, "offer"), (1, True, 99, "fence"), (0, False, 99, "fence"),
-     (0, True, 199, "fence")],
+    ("offered", "tried", "meets", "later_ms", "sent"),
+    [(0, True, True, 99, "offer"), (1, True, True, 99, "fence"), (0, False, True, 99, "fence"),
+     (0, True, False, 99, "fence"), (0, True, True, 199, "fence")],
 )  # fmt: skip
 def test_an_append_is_offered_at_once_behind_many_that_will_replace_the_fence(
-    offered: int, tried: bool, later_ms: int, sent: str
+    offered: int, tried: bool, meets: bool, later_ms: int, sent: str
 ) -> None:
-    """Its own replacement would mostly fail. Those that are offered replace nothing by themselves,
-    and those that began long before send large files. A client that has never tried does not know
-    how often the store takes a replacement.
+    """Its own replacement would mostly fail. Not so if those are offered, began long before (they
+    send large files), or are dead: then nobody has decided since it knew the fence. And a client
+    that has never tried does not know how often the store takes a replacement.
     """
     client = client_of(fence_of(decisions(1), published=1))
     client.trip_ms = 60
@@ -364,7 +364,7 @@ def test_an_append_is_offered_at_once_behind_many_that_will_replace_the_fence(
     assert client.known is not None
     view = GroupView(client.known, "v1", {}, frozenset(keys))
     mine = GroupWrite(T(later_ms), "mine", 1, frozenset(), blind=True, body=BODY, table="t",
-                      earlier=frozenset(earlier))  # fmt: skip
+                      earlier=frozenset(earlier), meets=meets)  # fmt: skip
 
     def answer(request: Any) -> Any:
         if isinstance(request, Put):

@@ -171,6 +171,12 @@ class ListedBeside:
     fence: GroupFence | None
     version: Version = ""
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another client has replaced the fence meanwhile."""
+        before, fence = self.before, self.fence
+        return before is not None and fence is not None and fence.round > before.round
+
 
 @dataclass(slots=True)
 class GroupWrite:
@@ -207,6 +213,8 @@ class GroupWrite:
     """Whether that listing shows an earlier commit under way, whose owner may decide this one."""
     earlier: frozenset[str] = frozenset()
     """The earlier instants that are under way by that listing."""
+    meets: bool = False
+    """Whether another client replaced the fence since the one that was known before its listing."""
     next: bool = False
     """Whether it shows all of these offered: then it is this write's turn after their decision."""
 

@@ -164,14 +164,15 @@ def looks_first(client: GroupClient, write: GroupWrite) -> bool:
 
 def is_crowded(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
     """Whether an append's listing shows so many earlier commits that will replace the fence first
-    that its own replacement would mostly fail: it is offered at once. One that began long before
-    sends large files, and decides nothing soon.
+    that its own replacement would mostly fail: it is offered at once. Of these somebody must have
+    decided lately. One that began long before sends large files, and decides nothing soon.
     """
     offers = {instant_in(each) for each in view.keys if each.endswith(OFFERS)}
     since_ms = instant_ms(write.instant) - CROWD_TRIPS * client.trip_ms
     soon = {each for each in write.earlier if instant_ms(each) >= since_ms}
     first = soon - view.decided.keys() - offers
-    return write.blind and len(first) >= CROWD and client.rate.is_tried(client.boot_ms())
+    met = write.blind and write.meets and len(first) >= CROWD
+    return met and client.rate.is_tried(client.boot_ms())
 
 
 def is_due(client: GroupClient, write: GroupWrite) -> Procedure[bool]:

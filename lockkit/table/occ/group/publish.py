@@ -130,7 +130,7 @@ def publish_together(
         if append is not None and (listed := append.decides_by(write.follows)) is not None:
             began = prepared.transaction
             began = replace(began, timeline=append.beside or began.timeline)
-            view = view_beside(client, listed, _keys_of(began))
+            view, write.meets = view_beside(client, listed, _keys_of(began)), listed.is_replaced
         if append is not None and is_busy(client):
             client.beside = reserve_ahead(client, prepared.transaction.taken)
         yield Note("checked", {
