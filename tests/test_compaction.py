@@ -33,6 +33,8 @@ from lockkit.table.format.compaction_plan import (
     parse_compaction_plan,
 )
 from lockkit.table.format.plans import OURS
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.property_keys import MERGE_ON_READ
 from lockkit.table.format.records import COMPACTION_PLAN
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.commit import EpochGuard
@@ -279,7 +281,8 @@ def test_a_plan_is_valid_only_with_every_log_file_completed_before_it() -> None:
     def snapshot(*times: str) -> Any:
         logs = tuple(f".f_{n}.log" for n, _ in enumerate(times))
         of = LogSlice(*GROUP, "0", "f.parquet", logs, (), None, None, times)  # type: ignore[arg-type]
-        return type("Snapshot", (), {"groups": {GROUP: of}, "slices": [of]})
+        config = TableConfig(name="t", record_key="id", table_type=MERGE_ON_READ)
+        return type("Snapshot", (), {"groups": {GROUP: of}, "slices": [of], "config": config})
 
     plan = choose(snapshot("1", "2"))
     assert plan is not None and choose(snapshot("1"), busy=[GROUP]) is None

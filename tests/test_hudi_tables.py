@@ -184,7 +184,7 @@ def test_a_write_names_every_reason_against_it(hudi_made: Path) -> None:
     with Table(f"file://{hudi_made / 'mor6'}") as table:
         with pytest.raises(NotWritable) as caught:
             table.append(pa.table({"id": ["k"]}))
-    for reason in ("timezone", "table type"):
+    for reason in ("timezone", "lockkit table adopt"):
         assert reason in str(caught.value)
 
 

@@ -420,8 +420,8 @@ def test_a_compaction_yields_to_an_overwrite_of_its_groups() -> None:
 
 
 @pytest.mark.parametrize("how", [{"version": 6}, {"table_type": "MERGED"}])
-def test_a_merge_on_read_table_needs_version_8_or_9(how: dict[str, Any]) -> None:
-    with pytest.raises(TableError, match="in version 8 or 9"):
+def test_a_merge_on_read_table_of_version_6_is_not_fenced(how: dict[str, Any]) -> None:
+    with pytest.raises(TableError, match="in version 6 only in the mode hudi"):
         TableConfig(**{"name": "t", "record_key": "id", "table_type": MERGE_ON_READ, **how})
 
 
@@ -449,7 +449,7 @@ def test_the_properties_of_a_merge_on_read_table_are_read_as_they_were_written()
     keys = to_properties(CONFIG)
     assert from_properties(keys) == CONFIG
     assert from_properties({**keys, "hoodie.of.others": "1"}) == CONFIG
-    with pytest.raises(TableError, match="is not written here in version 6"):
+    with pytest.raises(TableError, match="version 6 is written in the mode hudi only"):
         from_properties({**keys, "hoodie.table.version": "6",
                          "hoodie.timeline.layout.version": "1"})  # fmt: skip
 

@@ -26,7 +26,7 @@ from lockkit.table.format.data_files import ATTEMPTS
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
 from lockkit.table.format.properties import GROUP, HUDI, TableConfig
-from lockkit.table.format.refusals import refuse_keyless, refuse_millis
+from lockkit.table.format.refusals import refuse_keyless, refuse_millis, refuse_sliced
 from lockkit.table.format.schema import avro_schema, conform, evolve
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.occ.commit import Committed
@@ -103,6 +103,7 @@ class TableWrite(ABC):
             found = run(look_over(), self.store, self.clock)
         known, seen = found
         self.check(known.config)
+        self._refuse_sliced(known.config)
         refuse_replacing(known.config, self.requested.operation)
         refuse_keyless(known.config, self.requested.operation)
         if self.everywhere(known.config):
@@ -157,10 +158,10 @@ class TableWrite(ABC):
         if committed is None:
             return self.once(begins - 1) if again else None
         with after_commit(committed):
-            if self.requested.early:
+            if self.requested.early or known.config.sliced:
                 with suppress(Exception):  # leftover markers are cleaned up later
                     run(unmark(committed.instant), self.store, self.clock)
-            self.found = state_after(*state[0], committed)
+            self.found = None if known.config.sliced else state_after(*state[0], committed)
             self.upkeep.after_commit(state[0][0].covered.count + 1, before=before)
         return committed
 
@@ -177,6 +178,12 @@ class TableWrite(ABC):
     @abstractmethod
     def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
         """Write the files of one attempt."""
+
+    def _refuse_sliced(self, config: TableConfig) -> None:
+        if self.requested.partial:
+            refuse_sliced(config, "a partial update")
+        if _action(self.requested.operation, config) == "replacecommit":
+            refuse_sliced(config, self.requested.operation)
 
     def merges(self, config: TableConfig) -> bool:
         """Whether each row goes to the file group that has its key, or to its bucket's."""

@@ -36,10 +36,11 @@ EXTRA_BYTES_MAX = 100_000
 COUNTS = ("numWrites", "numInserts", "numUpdateWrites", "numDeletes", "fileSizeInBytes")
 PARTITION_FILE = ".hoodie_partition_metadata"
 _FILE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
-_FILE_NAME = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
+BASE_FILE = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
 LOG_FILE = re.compile(
     r"\.([^_/]+)_([0-9]{17}|[0-9]{14})\.log\.([0-9]{1,9})(?:_([0-9]+-[0-9]+-[0-9]+))?"
 )
+_TOKEN = re.compile(r"[0-9]+-([0-9]{8})-1([0-9]{9})")
 ATTEMPT = "lockkit.attempt"
 NO_BASE = ""
 """Used for tables without Hadoop writers, because a copied table has another address."""
@@ -165,9 +166,29 @@ def file_name(file_id: str, instant: str, task: TaskId = TaskId()) -> str:
     return f"{file_id}_{task.task}-{task.stage}-{task.attempt}_{instant}.parquet"
 
 
+def write_token(instant: str, task: TaskId) -> str:
+    """The end of a log file's name in version 6, whose instant is that of the slice: it says which
+    commit of lockkit's wrote the file, so that no two commits choose one name.
+
+    To Hudi it is three integers: of a task, a stage, and an attempt.
+    """
+    return f"{task.task}-{instant[:8]}-1{instant[8:]}"
+
+
+def command_token(target: str) -> str:
+    """The same of a log file that takes the instant `target` back."""
+    return f"1{target[8:]}-{target[:8]}-0"
+
+
 def is_written_by(path: str, instant: str) -> bool:
-    """Whether the name of a data file says that this instant wrote it."""
-    return path.endswith(f"_{instant}.parquet") or f"_{instant}.log." in path.rpartition("/")[2]
+    """Whether the name of a data file says that this instant wrote it.
+
+    In version 6 a log file of Hudi's says so only if that instant began the file group.
+    """
+    if (log := LOG_FILE.fullmatch(path.rpartition("/")[2])) is None:
+        return path.endswith(f"_{instant}.parquet")
+    token = _TOKEN.fullmatch(log[4] or "")
+    return (token[1] + token[2] if token else log[2]) == instant
 
 
 def in_partition(partition: str, name: str) -> str:
@@ -229,8 +250,10 @@ def format_commit(
 
 def _to_hudi(stat: WriteStat) -> dict[str, Any]:
     """The fields as Hudi writes them; a missing one is null or zero to its readers."""
-    log = {"logVersion": 1, "logOffset": 0, "baseFile": "",
-           "logFiles": [stat.path.rpartition("/")[2]]} if stat.is_log else {}  # fmt: skip
+    name = stat.path.rpartition("/")[2]
+    found = LOG_FILE.fullmatch(name)
+    log = {"logVersion": int(found[3]), "logOffset": 0, "baseFile": "",
+           "logFiles": [name]} if found else {}  # fmt: skip
     return {
         **log,
         "fileId": stat.file_id, "path": stat.path, "cdcStats": None, "prevCommit": stat.previous,
@@ -311,7 +334,7 @@ def _from_hudi(partition: str, fields: Mapping[str, Any]) -> WriteStat:
     if not is_inside(path):
         raise ValueError(f"the path {path[:60]!r} leads out of the table")
     last = path.rpartition("/")[2]
-    name = _FILE_NAME.fullmatch(last) or LOG_FILE.fullmatch(last)
+    name = BASE_FILE.fullmatch(last) or LOG_FILE.fullmatch(last)
     if path.rpartition("/")[0] != partition or name is None or name[1] != file_id:
         raise ValueError(
             f"{path[:60]!r} is not a base or log file of {file_id[:60]!r} in {partition[:60]!r}"

@@ -1,7 +1,7 @@
 """Log files, written: one block of Hudi's format with the rows, or the deleted keys, of one commit.
 
-A log file belongs to one instant (timeline layout 2), and so is whole or not there. `log_blocks`
-reads them.
+A log file of lockkit's belongs to one instant, and so is whole or not there. `log_blocks` reads
+them.
 """
 
 from __future__ import annotations
@@ -48,6 +48,12 @@ def log_name(file_id: str, instant: str, task: TaskId) -> str:
     """`.<file id>_<T>.log.1_<task>-<stage>-<attempt>`: one log file of one instant (layout 2)."""
     token = file_name(file_id, instant, task).split("_")[1]
     return f".{file_id}_{instant}.log.1_{token}"
+
+
+def log_name_in(file_id: str, place: tuple[str, int], token: str) -> str:
+    """The same in layout 1: the instant is that of the slice, and `token` says who wrote it."""
+    base, version = place
+    return f".{file_id}_{base}.log.{version}_{token}"
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ finishes the plan of a dead process, and its writes fail while it cannot.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from lockkit.table.errors import DamagedFile
 from lockkit.table.format import records
 from lockkit.table.format.avro import encode
 from lockkit.table.format.avro_decoding import decode
-from lockkit.table.format.layout import NO_BASE, FileGroup, in_partition
+from lockkit.table.format.layout import LOG_FILE, NO_BASE, FileGroup, in_partition
 from lockkit.table.format.partition import is_inside
 
 Files = tuple[tuple[str, str], ...]
@@ -43,7 +44,14 @@ class RollbackPlan:
     target: str
     target_action: str
     files: Files
+    """In version 6 log files of earlier slices, too, which get a command instead (`blocks`)."""
     base: str = NO_BASE
+
+    def blocks(self, path: str) -> re.Match[str] | None:
+        """The parts of a log file's name, if its target did not begin its slice: then it stays.
+        """
+        log = LOG_FILE.fullmatch(path.rpartition("/")[2])
+        return log if log and log[2] != self.target else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +113,9 @@ class ReplacePlan:
 def format_rollback_plan(plan: RollbackPlan) -> bytes:
     """The body of `T.rollback.requested`; only the file's name has T."""
     requests = [
+        {"partitionPath": partition, "fileId": log[1], "latestBaseInstant": log[2],
+         "filesToBeDeleted": [], "logBlocksToBeDeleted": {_absolute(plan.base, path): 1}}
+        if (log := plan.blocks(path)) else
         {"partitionPath": partition, "fileId": "", "latestBaseInstant": "",
          "filesToBeDeleted": [_absolute(plan.base, path)], "logBlocksToBeDeleted": {}}
         for partition, path in plan.files
@@ -126,24 +137,35 @@ def parse_rollback_plan(key: str, body: bytes) -> RollbackPlan:
             for request in fields["RollbackRequests"] or ()
             for path in request["filesToBeDeleted"]
         ]
+        logs = [
+            (request["partitionPath"], path.rpartition("/")[2])  # Hudi's have a path or a name
+            for request in fields["RollbackRequests"] or ()
+            for path in request.get("logBlocksToBeDeleted") or ()
+        ]
         base, inside = _relative(files)
+        _, blocks = _relative((each, in_partition(each, name)) for each, name in logs)
         return RollbackPlan(
-            _instant_in(key), _instant(target["commitTime"]), word(target["action"]), inside, base
-        )
+            _instant_in(key), _instant(target["commitTime"]), word(target["action"]),
+            (*inside, *blocks), base,
+        )  # fmt: skip
 
 
 def format_rollback(plan: RollbackPlan, *, took_ms: int) -> bytes:
-    """The body of the completed rollback: every file of the plan was deleted."""
+    """The body of the completed rollback: every file of the plan was deleted, or got a command."""
+    logs = {path for _, path in plan.files if plan.blocks(path)}
+    deleted = [each for each in plan.files if each[1] not in logs]
     of_partition = {
         partition: {"partitionPath": partition, "successDeleteFiles": paths,
                     "failedDeleteFiles": [], "rollbackLogFiles": {},
-                    "logFilesFromFailedCommit": {}}
-        for partition, paths in _by_partition(plan.files, plan.base).items()
+                    "logFilesFromFailedCommit": {_absolute(plan.base, each): 1 for each in logs
+                                                 if each.rpartition("/")[0] == partition}}
+        for partition, paths in (dict.fromkeys((each for each, _ in plan.files), ())
+                                 | _by_partition(deleted, plan.base)).items()
     }  # fmt: skip
     return encode(records.ROLLBACK, {
         "startRollbackTime": plan.instant,
         "timeTakenInMillis": max(0, took_ms),
-        "totalFilesDeleted": len(plan.files),
+        "totalFilesDeleted": len(deleted),
         "commitsRollback": [plan.target],
         "partitionMetadata": of_partition,
         "version": 1,

@@ -137,8 +137,10 @@ class TableConfig:
             (self.mode in (FENCED, HUDI), "mode", self.mode,
              f"be {FENCED} (only lockkit writes it) or {HUDI}"),
             (_FOLDER.fullmatch(self.archive), "archive", self.archive[:60], "be a folder's name"),
-            (self.table_type == COPY_ON_WRITE or (self.merged and self.version > 6), "table_type",
-             self.table_type, f"be {COPY_ON_WRITE}, or {MERGE_ON_READ} in version 8 or 9"),
+            (self.table_type == COPY_ON_WRITE
+             or (self.merged and (self.mode == HUDI or not self.sliced)), "table_type",
+             self.table_type,
+             f"be {COPY_ON_WRITE}, or {MERGE_ON_READ} (in version 6 only in the mode {HUDI})"),
             (self.log_format in ("", *LOG_FORMATS), LOG_FORMAT, self.log_format, "be avro|parquet"),
             (1 <= self.buckets <= BUCKETS_MAX, "buckets", self.buckets,
              f"be from 1 to {BUCKETS_MAX}"),
@@ -164,6 +166,12 @@ class TableConfig:
     def merged(self) -> bool:
         """Whether it is merge-on-read: its upserts write log files."""
         return self.table_type == MERGE_ON_READ
+
+    @property
+    def sliced(self) -> bool:
+        """Whether a log file's name says of which slice it is, and not which commit wrote it: so it
+        is in merge-on-read tables of version 6."""
+        return self.merged and self.version == 6
 
     @property
     def hashed(self) -> bool:

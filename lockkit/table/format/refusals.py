@@ -18,6 +18,7 @@ from lockkit.table.format.property_keys import (
     EVENT_PAYLOAD,
     FENCED,
     GROUP,
+    HUDI,
     INDEX,
     KEY_CLASS,
     KEY_CLASSES,
@@ -88,9 +89,9 @@ def _not_known(says: Says) -> Iterator[str]:
 
 def _not_written(says: Says, every: Mapping[str, str]) -> Iterator[str]:
     if says(TYPE) == MERGE_ON_READ:
-        if says("hoodie.table.version") == "6":
-            yield (f"table type {MERGE_ON_READ} is not written here in version 6: let a Hudi "
-                   "writer (1.1 or later) upgrade it, by hoodie.write.table.version=9")  # fmt: skip
+        if says("hoodie.table.version") == "6" and says(MODE) == FENCED:
+            yield (f"table type {MERGE_ON_READ} of version 6 is written in the mode {HUDI} only: "
+                   "correct the mode")  # fmt: skip
     elif says(TYPE) != COPY_ON_WRITE:
         yield (f"table type {says(TYPE)[:40]!r} is not written here, only {COPY_ON_WRITE} and "
                f"{MERGE_ON_READ}")  # fmt: skip
@@ -218,12 +219,24 @@ def refuse_keyless(config: TableConfig, operation: str) -> None:
 
 def refuse_outside_arrow(config: TableConfig) -> None:
     """Raise for a table that `Table` writes, and Spark through lockkit does not."""
+    if config.sliced:
+        refuse_sliced(config, "a write from Spark")
     if config.generator or not config.record_key:
         kind = dict(config.generator).get(KEY_TYPE)
         what = f"the key generator {kind}" if kind else "no record keys"
         raise UnsupportedTable(
             config.name, f"has {what}, which lockkit writes from Arrow only",
             "use lockkit.table.Table, or Hudi's own format in Spark",
+        )  # fmt: skip
+
+
+def refuse_sliced(config: TableConfig, what: str) -> None:
+    """Raise for what a merge-on-read table of version 6 does not take."""
+    if config.sliced:
+        raise UnsupportedTable(
+            config.name, f"is merge-on-read in version 6, where {what} is refused: its log files "
+            "do not say which commit wrote them", "use lockkit.table.Table to append, upsert, "
+            "delete, compact and clean, or Hudi, or upgrade it: hoodie.write.table.version=9",
         )  # fmt: skip
 
 

@@ -137,12 +137,19 @@ def overlaps(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | N
 def compacted_after_us(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
     """One with an earlier instant, or that was completed before me (`merged`), hides none of mine.
     """
+    if mine.sliced:
+        return None if other.instant in mine.pending else overlaps(mine, other, unit)
     return None if mine.merged or other.instant < mine.instant else overlaps(mine, other, unit)
 
 
 def missed_a_log(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
-    """I compact the log files that were completed before my instant; I have not read this one."""
-    return None if other.completion > mine.instant else overlaps(mine, other, unit)
+    """I compact the log files that were completed before my instant; I have not read this one.
+
+    If log files are named after their slice, its writer has seen my plan, or is refused.
+    """
+    if mine.sliced or other.completion > mine.instant:
+        return None
+    return overlaps(mine, other, unit)
 
 
 def rolled_us_back(
@@ -168,7 +175,12 @@ def planned(mine: OwnChanges, other: Pending, unit: Unit | None) -> Conflict | N
 
 
 def planned_after_us(mine: OwnChanges, other: Pending, unit: Unit | None) -> Conflict | None:
-    """An earlier plan is not checked here: it checks when it completes, after this commit."""
+    """An earlier plan is not checked here: it checks when it completes, after this commit.
+
+    Log files that are named after their slice are behind a compaction if it was seen.
+    """
+    if mine.sliced and other.action == "compaction":
+        return None if other.instant in mine.pending else planned(mine, other, unit)
     return None if other.instant < mine.instant else planned(mine, other, unit)
 
 

@@ -41,6 +41,9 @@ class OwnChanges:
     merged: bool = False
     """Whether the table is merge-on-read, where a compaction hides no file that is completed later.
     """
+    sliced: bool = False
+    """Whether its log files are named after their slice (version 6): a compaction hides those that
+    are not named after it, which is pending when their writer begins."""
 
     def covers(self, instant: str) -> bool:
         """Whether its snapshot holds that instant, if that instant is completed."""

@@ -140,15 +140,18 @@ REPLACING = frozenset({"replacecommit", "clustering"})
 
 
 def load_pending(
-    names: TimelineNames, now: Timeline, *, since: Timeline | None = None
-) -> Procedure[tuple[Pending, ...]]:
+    names: TimelineNames, now: Timeline, *, since: Timeline | None = None,
+    compactions: bool = False,
+) -> Procedure[tuple[Pending, ...]]:  # fmt: skip
     """The plans among a timeline's pending instants; also rollbacks completed after `since`.
+
+    Of `compactions` the plan matters only if log files are named after their slice.
 
     A plan that is gone was completed or rolled back meanwhile: the fence has changed with it.
     """
     reads = [
         *(_pending(names, instant, action) for instant, action in now.pending.items()
-          if action in REPLACING),
+          if action in REPLACING or (compactions and action == "compaction")),
         *(_pending(names, instant, "rollback") for instant, done in now.rollbacks.items()
           if not done or (since is not None and not since.rollbacks.get(instant))),
     ]  # fmt: skip
@@ -162,6 +165,10 @@ def _pending(names: TimelineNames, instant: str, action: str) -> Procedure[Pendi
         return Pending(instant, action, takes_back=frozenset({plan.target})) if plan else None
     key = names.requested(instant, action)
     match (yield from read(key)):
+        case Found(body, _) if action == "compaction":
+            from lockkit.table.format.compaction_plan import parse_compaction_plan  # as below
+
+            return Pending(instant, action, parse_compaction_plan(key, body).inputs)
         case Found(body, _):
             from lockkit.table.format.plans import parse_replace_plan  # few commits need it
 

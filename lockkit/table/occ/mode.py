@@ -25,7 +25,7 @@ from lockkit.table.format.properties import (
     load_config,
 )
 from lockkit.table.format.property_keys import FENCE_FORMAT, GROUPED, NO_METADATA
-from lockkit.table.format.refusals import refuse_commit
+from lockkit.table.format.refusals import refuse_commit, refuse_sliced
 from lockkit.table.format.timeline import Timeline, instant_ms, is_ahead, load_timeline
 from lockkit.table.occ.commit import ROUNDS_MAX, Guard, trust
 from lockkit.table.occ.covered import has_archived, pending_commits
@@ -68,6 +68,8 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
             "Hudi's writers would put log files between ours that no fence orders; nothing was "
             "changed",
         )
+    if mode != HUDI:
+        refuse_sliced(config, f"the mode {mode}")
     if mode == GROUP:
         refuse_commit(GROUP, FENCED, config.table_type)
     if config.mode == HUDI and mode != HUDI and (yield from has_archived(config.archive_prefix)):

@@ -165,7 +165,8 @@ def news_listed(work: CommitProgress, now: Timeline) -> Procedure[TableChanges]:
     for instant in winners(mine, now):
         action, completion = now.completed[instant], now.completion.get(instant)
         found.append((yield from _winner(work, Decided(COMMIT, instant, action, completion, None))))
-    pending = yield from load_pending(names, now, since=before)
+    sliced = prepared.transaction.config.sliced
+    pending = yield from load_pending(names, now, since=before, compactions=sliced)
     return TableChanges(tuple(found), tuple(now.commits), None, pending)
 
 

@@ -41,8 +41,10 @@ def refuse_blocking(config: TableConfig, options: Mapping[str, Any]) -> None:
 
     The conditions are those of Hudi's `HoodieWriteConfig`.
     """
-    if concurrency_mode(options) == NON_BLOCKING and not (config.hashed and config.merged):
+    fits = config.hashed and config.merged and not config.sliced
+    if concurrency_mode(options) == NON_BLOCKING and not fits:
         kind = "merge-on-read with lockkit's own buckets" if config.merged else "copy-on-write"
+        kind = "of version 6" if config.sliced else kind
         raise RefusedOption(
             CONCURRENCY_KEY, f"needs a {MERGE_ON_READ} table of version 8 or later with Hudi's "
             f"simple bucket index ({INDEX}={BUCKET_INDEX}); this one is {kind}",

@@ -76,6 +76,7 @@ class Prepared:
             self.instant, began.base, self.writes, self.replaced, self.operation,
             frozenset(began.timeline.pending), began.horizon,
             overwritten_by(self.operation, self.writes | self.replaced), began.config.merged,
+            began.config.sliced,
         )  # fmt: skip
 
 
@@ -152,11 +153,35 @@ def draft(
         if goes_without(taken.action, body):
             yield from all_of(partitions)
             return body
+    if is_begun(taken):
+        yield from all_of(partitions)
+        return body
     standing, *_ = yield from all_of([create(inflight, body), *partitions])
     if isinstance(standing, Found):
         why = "is there with other bytes, which may be decided on: a transaction is prepared once"
         raise TableChanged(inflight, why, "begin again")
     return body
+
+
+def is_begun(taken: TakenInstant) -> bool:
+    """Whether its inflight file comes before its data files, and names none of them.
+
+    So it is where log files are named after their slice, as with Hudi. Hudi's rollback of an
+    instant without an inflight file takes nothing back, and a log file that stays is committed to
+    its readers once earlier commits are archived.
+    """
+    return taken.known.config.sliced and taken.action != "compaction"
+
+
+def begin_files(taken: TakenInstant) -> Procedure[None]:
+    """Write that inflight file."""
+    body = format_commit(
+        (), operation="UNKNOWN", schema="", attempt=taken.attempt, action=taken.action,
+        version=taken.known.config.version,
+    )  # fmt: skip
+    inflight = taken.names.inflight(taken.instant, taken.action)
+    if isinstance((yield from create(inflight, body)), Found):
+        raise TableChanged(inflight, "is there already, with other bytes", "begin again")
 
 
 def create_files(files: Collection[BaseFile]) -> Procedure[None]:

@@ -16,7 +16,7 @@ from lockkit.runtime import Note, Procedure, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.stores import ListEntry
 from lockkit.table.errors import RefusedOption, Unanswered
-from lockkit.table.format.layout import NO_BASE, is_written_by
+from lockkit.table.format.layout import BASE_FILE, LOG_FILE, NO_BASE, in_partition, is_written_by
 from lockkit.table.format.properties import FENCED, GROUP, PROPERTIES_KEY, TableConfig
 from lockkit.table.format.timeline import (
     HOODIE,
@@ -41,7 +41,7 @@ from lockkit.table.occ.decide import (
 from lockkit.table.occ.discarding import discard
 from lockkit.table.occ.fence import COMMIT, ROLLBACK, Decided, FenceRead, follow, read_fence
 from lockkit.table.occ.liveness import forget
-from lockkit.table.occ.markers import files_of, unmark
+from lockkit.table.occ.markers import Marker, files_of, unmark
 from lockkit.table.occ.transaction import TableCache, TakenInstant, is_ours, take
 
 if TYPE_CHECKING:
@@ -103,6 +103,9 @@ def roll_back(
         plan = yield from load_rollback_plan(names, resume)
     if known.config.commit == GROUP:
         return (yield from _roll_back_in_group(target, known, plan, paths))
+    if known.config.sliced and (yield from is_compaction(names, target)):
+        believe()
+        return (yield from put_back(target, names))
     for _ in range(ROUNDS_MAX):
         seen = (yield from read_fence()) if fenced else FenceRead(None, None)
         refuse_closed(seen)
@@ -125,7 +128,7 @@ def roll_back(
         if not fenced:
             believe()
             completion = yield from completion_time(names, seen, plan.instant)
-            return (yield from _carry_out(plan, names, completion))
+            return (yield from _carry_out(plan, names, completion, sliced=known.config.sliced))
         completion = yield from completion_time(names, seen, plan.instant)
         decided = Decided(ROLLBACK, target, completion=completion)
         entry = follow(
@@ -251,7 +254,10 @@ def written_by(
     table finds them, including those of failed tasks. None if those are an archived commit's, by
     the archive of `config`'s table.
     """
-    paths = {each.path for each in (yield from files_of(target)) if _is_data_of(each.path, target)}
+    marked = yield from files_of(target)
+    paths = {each.path for each in marked if _is_data_of(each.path, target)}
+    if config and config.sliced:
+        paths |= {path for each in marked if (path := _log_of(each))}
     if not paths:
         paths, keys = yield from _listed(target)
         if paths and config and any(key.startswith(config.archive_prefix) for key in keys):
@@ -260,6 +266,16 @@ def written_by(
             if any(each.instant == target for each in (yield from load_archived(config))):
                 return None
     return _with_partitions(paths)
+
+
+def _log_of(marker: Marker) -> str:
+    """Version 6: the log file of a marker of Hudi's, which names it, or the base file before it."""
+    name = marker.path.rpartition("/")[2]
+    if marker.io != "APPEND" or LOG_FILE.fullmatch(name):
+        return marker.path if marker.io == "APPEND" else ""
+    base = BASE_FILE.fullmatch(name)
+    partition = marker.group[0]
+    return in_partition(partition, f".{base[1]}_{base[3]}.log.1_{base[2]}") if base else ""
 
 
 def _listed(target: str) -> Procedure[tuple[set[str], list[str]]]:
@@ -305,14 +321,14 @@ def _is_data_of(key: str, target: str) -> bool:
 
 
 def _carry_out(
-    plan: RollbackPlan, names: TimelineNames, completion: str | None
+    plan: RollbackPlan, names: TimelineNames, completion: str | None, *, sliced: bool = False
 ) -> Procedure[RolledBack]:
     """Delete, the instant's own files last: until then the next run finds what is left to do."""
     from lockkit.table.format.plans import format_rollback  # as above
 
     began_ms = yield WallMs()
     yield from create(names.inflight(plan.instant, "rollback"), b"")
-    yield from all_of(delete(path) for _, path in plan.files)
+    yield from take_files_back(plan.target, [path for _, path in plan.files], sliced)
     yield from unmark(plan.target)
     yield from delete(names.inflight(plan.target, plan.target_action))
     yield from delete(names.requested(plan.target, plan.target_action))
@@ -323,6 +339,42 @@ def _carry_out(
     yield Note("note", {"text": f"rolled {plan.target} back: {len(plan.files)} files deleted",
                         "instant": plan.instant})  # fmt: skip
     return RolledBack(plan.instant, plan.target, tuple(path for _, path in plan.files))
+
+
+def take_files_back(target: str, paths: Collection[str], sliced: bool) -> Procedure[None]:
+    """Delete them, but for log files that are named after their slice."""
+    if sliced:
+        from lockkit.table.occ.log_rollback import take_back  # few tables are of version 6
+
+        yield from take_back(target, paths)
+    else:
+        yield from all_of(delete(path) for path in paths)
+
+
+# --- a compaction's plan that log files are named after -------------------------------------------
+
+
+def is_compaction(names: TimelineNames, target: str) -> Procedure[bool]:
+    own = yield from _files_of(names, target)
+    return own.pending.get(target) == "compaction"
+
+
+def put_back(target: str, names: TimelineNames) -> Procedure[RolledBack]:
+    """Delete what was written for a compaction in version 6, and leave its plan.
+
+    Writers that see the plan name their log files after it. Without its base file their slice would
+    lack all earlier rows, for every reader. So no such plan is ever taken away; Hudi begins it
+    again, too.
+    """
+    files = [each.path for each in (yield from files_of(target))
+             if each.path.endswith(".parquet") and is_written_by(each.path, target)]  # fmt: skip
+    yield from all_of(delete(path) for path in files)
+    yield from delete(names.inflight(target, "compaction"))
+    yield from unmark(target)
+    yield from forget(target)
+    text = f"{target} (compaction) is to be carried out: its plan stays, {len(files)} files are "
+    yield Note("note", {"text": text + "deleted", "instant": target})
+    return RolledBack("", target, tuple(files))
 
 
 def keep_only(target: str, kept: Collection[str]) -> Procedure[None]:
@@ -370,6 +422,9 @@ def withdraw(
         ))  # fmt: skip
     if paths is None:
         paths = [path for _, path in (yield from written_by(instant, taken.known.config)) or ()]
+    if taken.known.config.sliced:
+        yield from take_files_back(instant, paths, True)
+        paths = ()
     yield from discard(taken, now, paths)
     if taken.version:  # it was ours, so its markers are too; else another attempt may have it
         yield from unmark(instant)

@@ -27,7 +27,7 @@ from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.covered import REPLACING, CheckedHorizon, first_active
 from lockkit.table.read.log_slice import VisibleInstants, log_slice
 from lockkit.table.read.snapshot import Snapshot, advance, nothing
-from lockkit.table.read.table_files import list_files
+from lockkit.table.read.table_files import cleans, list_files
 
 
 class Wanted(Protocol):
@@ -77,7 +77,7 @@ def load_archived_base(
     yield from _refuse_savepoint(config, now, first)
     found = yield from list_files((yield from load_readable()), now)
     later = yield from load_timeline(config.names)
-    if cleaned := sorted(_cleans(later) - _cleans(now)):
+    if cleaned := sorted(cleans(later) - cleans(now)):
         # It may have deleted a slice that the earlier listing of the timeline still needs.
         raise TableChanged(cleaned[0], "(a clean) ran while the folders were listed", "try again")
     archived = VisibleInstants(frozenset(), frozenset(found.now.pending), first)
@@ -138,11 +138,6 @@ def _by_the_archive(config: TableConfig, now: Timeline, point: Wanted) -> Proced
         settled=len(wanted), completion=max((each.completion for each in wanted), default="")
     )
     return replace(advance(nothing(config), wanted), covered=covered)
-
-
-def _cleans(now: Timeline) -> set[str]:
-    every = (*now.completed.items(), *now.pending.items())
-    return {instant for instant, action in every if action == "clean"}
 
 
 def _refuse_savepoint(config: TableConfig, now: Timeline, first: str) -> Procedure[None]:

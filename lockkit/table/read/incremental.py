@@ -89,6 +89,10 @@ def load_increment(
     if end is not None:
         known_instant(end)
     opened = yield from open_table()
+    if opened.config.sliced:
+        from lockkit.table.read.listed import list_increment
+
+        return (yield from list_increment(start, end))
     if opened.config.names.layout == 1:
         found = yield from _by_instant(opened, start, end, settled)
     else:

@@ -13,26 +13,40 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing, read
-from lockkit.table.errors import DamagedFile, RefusedOption, TableChanged, UnsupportedTable
+from lockkit.table.errors import (
+    DamagedFile,
+    NotWritable,
+    RefusedOption,
+    TableChanged,
+    UnsupportedTable,
+)
 from lockkit.table.format import avro_decoding
 from lockkit.table.format.archived import ArchivedInstant, load_archived, load_archived_commits
 from lockkit.table.format.base_file import Slice
-from lockkit.table.format.layout import LOG_FILE, CommitFiles, FileGroup, parse_commit
+from lockkit.table.format.layout import (
+    BASE_FILE,
+    LOG_FILE,
+    CommitFiles,
+    FileGroup,
+    parse_commit,
+)
+from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.readable import ReadableTable, load_readable
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
-from lockkit.table.occ.covered import CheckedHorizon
+from lockkit.table.occ.covered import CheckedHorizon, has_archived
+from lockkit.table.occ.failed import service_plans
 from lockkit.table.read.incremental import Increment
 from lockkit.table.read.log_slice import LogSlice, VisibleInstants
 from lockkit.table.read.opening import known_instant
 from lockkit.table.read.predicate import SNAPSHOT
 from lockkit.table.read.snapshot import Snapshot, refuse_renamed
-from lockkit.table.read.table_files import BASE_FILE, COMMITS, Listed, load_listed
+from lockkit.table.read.table_files import COMMITS, Listed, cleans, list_files, load_listed
 
 
 class LocalInstants(UserWarning):
@@ -61,6 +75,32 @@ def list_snapshot(*, as_of: str | None = None, query: str = SNAPSHOT) -> Procedu
     until_ms = instant_ms(known_instant(as_of))
     wanted = [each for each in found.commits if instant_ms(each) <= until_ms]
     return (yield from _snapshot(found, wanted, as_of, query))
+
+
+def list_for_writer(
+    config: TableConfig, now: Timeline, wanted: Collection[str], as_of: str | None = None
+) -> Procedure[Snapshot]:
+    """The same for a writer or a service of a table of version 6: as of the `wanted` commits of
+    `now`, with what the names of the next log files depend on (`next_log`).
+    """
+    found = yield from list_files((yield from load_readable()), now)
+    if not found.commits and (yield from has_archived(config.archive_prefix)):
+        raise NotWritable(
+            config.archive_prefix,
+            "has archived commits, and the timeline has none: it does not show which files are "
+            "live", "let Hudi commit once, then write",
+        )  # fmt: skip
+    later = yield from load_timeline(config.names)
+    if cleaned := sorted(cleans(later) - cleans(now)):
+        # It may have deleted a slice that the earlier listing of the timeline still needs.
+        raise TableChanged(cleaned[0], "(a clean) ran while the folders were listed", "try again")
+    snapshot = yield from _snapshot(found, sorted(wanted), as_of)
+    groups = dict(snapshot.groups)
+    for instant, plan in (yield from service_plans(config.names, now)).items():
+        for group in plan.inputs or () if now.pending[instant] == "compaction" else ():
+            if isinstance(of := groups.get(group), LogSlice):
+                groups[group] = replace(of, next_base=max(of.next_base, instant))
+    return replace(snapshot, config=config, groups=MappingProxyType(groups))
 
 
 def snapshot_of(commits: Collection[str]) -> Procedure[Snapshot]:

@@ -1,6 +1,7 @@
 """A file group with log files: a base file, if there is one, and the log files that are merged in.
 
 A log file belongs to the newest base file whose instant is earlier than the log file's completion.
+In version 6 its name says to which: `next_log`.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class LogSlice(Slice):
     """When each of `logs` was completed, where the commits were read; otherwise nothing."""
     key: str = RECORD_KEY
     """The column of the keys. A text column of the table that holds them need not be read twice."""
+    next_base: str = ""
+    """Version 6: the pending compaction whose base file the next log file will be behind."""
 
     def is_of_one_instant(self, log: str) -> bool:
         """Whether the name of a log file says which instant wrote it, not which base file it is of.
@@ -79,9 +82,37 @@ def log_slice(config: TableConfig, base: Slice, logs: Iterable[tuple[str, str]])
 
 def instant_of(path: str) -> str:
     """The instant in a log file's name."""
+    return place_of(path)[0]
+
+
+def place_of(path: str) -> tuple[str, int]:
+    """The instant and the version in a log file's name."""
     found = LOG_FILE.fullmatch(path.rpartition("/")[2])
     assert found is not None, path
-    return found[2]
+    return found[2], int(found[3])
+
+
+def slice_instant(of: Slice) -> str:
+    """Version 6: the instant in the names of a slice's log files.
+
+    It is that of its base file, or of the commit that began the file group with a log file.
+    """
+    logs = of.logs if isinstance(of, LogSlice) else ()
+    begun = {instant_of(each) for each in logs}
+    return of.instant or max((each for each in begun if each in of.completed), default="")
+
+
+def next_log(of: Slice | None, instant: str) -> tuple[str, int]:
+    """Version 6: `place_of` the log file that the commit `instant` adds to a file group.
+
+    Readers take the log files of a slice by their versions. Once a compaction is planned, the log
+    files that follow are of its slice, which has no base file yet.
+    """
+    if of is None:
+        return instant, 1
+    base = getattr(of, "next_base", "") or slice_instant(of) or instant
+    every = map(place_of, of.logs if isinstance(of, LogSlice) else ())
+    return base, 1 + max((version for at, version in every if at == base), default=0)
 
 
 def slice_after(

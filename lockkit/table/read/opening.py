@@ -155,6 +155,13 @@ def open_table(
 def snapshot_at(opened: OpenedTable, point: SnapshotPoint) -> Procedure[Snapshot]:
     """The snapshot of the wanted commits, read from the start if `before` cannot be used."""
     names, before, now = opened.config.names, opened.before, opened.now
+    if opened.config.sliced:
+        from lockkit.table.read.listed import list_for_writer
+
+        refuse_log_files(now, opened.config)
+        wanted = point.commits(now)
+        found = yield from list_for_writer(opened.config, now, wanted, point.as_of)
+        return _covering(found, now, wanted)
     stands = before.covered.stands_in(now, opened.after) and point.has_all(before.covered, now)
     if stands and before.covered.may_miss_archived:
         stands = not (yield from has_archived(opened.config.archive_prefix))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from lockkit.protocol.outcome import Found
@@ -10,7 +9,7 @@ from lockkit.runtime import Procedure
 from lockkit.runtime.proven import listing, read
 from lockkit.table.errors import DamagedFile, TableBlocked
 from lockkit.table.format.base_file import Slice
-from lockkit.table.format.layout import LOG_FILE, FileGroup
+from lockkit.table.format.layout import BASE_FILE, LOG_FILE, FileGroup
 from lockkit.table.format.partition import is_inside
 from lockkit.table.format.readable import ReadableTable, load_readable
 from lockkit.table.format.savepoint_files import parse_restore_plan
@@ -18,7 +17,6 @@ from lockkit.table.format.timeline import HOODIE, Timeline, TimelineNames, load_
 from lockkit.table.occ.covered import NO_ARCHIVE, first_active
 
 COMMITS = frozenset({"commit", "replacecommit", "deltacommit"})
-BASE_FILE = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +103,11 @@ def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
     if any(each < listed.first for each in now.pending):
         listed = yield from _without_late(listed)
     return listed
+
+
+def cleans(now: Timeline) -> set[str]:
+    every = (*now.completed.items(), *now.pending.items())
+    return {instant for instant, action in every if action == "clean"}
 
 
 def _without_late(found: Listed) -> Procedure[Listed]:

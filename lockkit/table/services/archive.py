@@ -27,6 +27,7 @@ from lockkit.table.errors import TableChanged, UnsupportedTable
 from lockkit.table.format.archived import Leaving
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, recheck_config
+from lockkit.table.format.refusals import refuse_sliced
 from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline
 from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.fence import COMMIT, read_fence
@@ -122,6 +123,7 @@ def plan_archive(known: TableCache, rules: ArchiveRules) -> Procedure[ArchivePla
 
 
 def refuse_unfit(config: TableConfig) -> None:
+    refuse_sliced(config, "archiving by lockkit")
     if config.metadata:
         raise UnsupportedTable(
             config.name, "has Hudi's metadata table, which needs the instants since its last "

@@ -38,7 +38,7 @@ from lockkit.table.format.plans import (
     parse_clean,
     parse_clean_plan,
 )
-from lockkit.table.format.properties import FENCED
+from lockkit.table.format.properties import FENCED, TableConfig
 from lockkit.table.format.timeline import (
     Timeline,
     TimelineNames,
@@ -180,7 +180,7 @@ def _look(
         retain_from, wanted = wanted[COMMITS_AT_ONCE], wanted[:COMMITS_AT_ONCE]
     commits = yield from all_of(read_commit(names, each, now) for each in wanted)
     versions = 1 if by_commits else rules.versions
-    work = _CleanWork.of(commits, retain_from, versions, now, known.config.merged)
+    work = _CleanWork.of(commits, retain_from, versions, now, known.config)
     if not by_commits:  # no earlier clean shows which files are gone
         work.older |= work.lineages.keys()
     files = yield from work.files()
@@ -223,6 +223,8 @@ class _CleanWork:
     now: Timeline
     merged: bool
     """Whether slices may have log files."""
+    sliced: bool
+    """Whether these are named after their slice."""
     lineages: dict[FileGroup, Lineage] = field(default_factory=dict)
     paths: dict[tuple[FileGroup, str], str] = field(default_factory=dict)
     older: set[FileGroup] = field(default_factory=set)
@@ -233,9 +235,9 @@ class _CleanWork:
     @classmethod
     def of(
         cls, commits: Iterable[CommitFiles], retain_from: str, versions: int, now: Timeline,
-        merged: bool,
+        config: TableConfig,
     ) -> _CleanWork:  # fmt: skip
-        work = cls(retain_from, versions, now, merged)
+        work = cls(retain_from, versions, now, config.merged, config.sliced)
         slices: dict[FileGroup, list[str]] = {}
         gone: dict[FileGroup, str] = {}
         for commit in sorted(commits, key=lambda each: instant_ms(each.instant)):
@@ -292,18 +294,25 @@ class _CleanWork:
         listed, found = (yield from listing(in_partition(partition, f".{file_id}_"))), []
         for each in listed:
             name = LOG_FILE.fullmatch(each.key.rpartition("/")[2])
-            at = self.now.completion.get(name[2]) if name else None
-            if not at:
+            if name is None or not (at := self._at(name[2])):
                 continue
             base = max((base for base in lineage.instants if base < at), default="")
+            if self.sliced:  # its name says it; no compaction that is pending has a base file
+                base = at if at in lineage.instants else ""
             if base:
                 goes = base in doomed
             else:
-                alone = replace(lineage, instants=(at, *lineage.instants))
+                alone = replace(lineage, instants=tuple(sorted((at, *lineage.instants))))
                 goes = whole and at in self._doomed(alone)
             if goes:
                 found.append(each.key)
         return found
+
+    def _at(self, instant: str) -> str | None:
+        """When the commit in a log file's name was completed; in version 6 that instant."""
+        if not self.sliced:
+            return self.now.completion.get(instant)
+        return instant if instant not in self.now.pending else None
 
     def _doomed(self, lineage: Lineage) -> frozenset[str]:
         return garbage(lineage, self.retain_from, versions=self.versions, saved=self.now.savepoints)

@@ -38,6 +38,7 @@ from lockkit.table.format.layout import (
     in_partition,
 )
 from lockkit.table.format.plans import OURS
+from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.refusals import refuse_millis
 from lockkit.table.format.schema import META_COLUMNS
 from lockkit.table.format.schema_reading import arrow_schema
@@ -46,7 +47,14 @@ from lockkit.table.occ.failed import about_to_go, service_plans
 from lockkit.table.occ.markers import mark
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import TableCache, Transaction
-from lockkit.table.read.log_slice import LogSlice, instants_of, log_slice
+from lockkit.table.read.log_slice import (
+    LogSlice,
+    instant_of,
+    instants_of,
+    log_slice,
+    slice_instant,
+)
+from lockkit.table.read.merging_logs import visible_blocks
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.reader import Scan, open_slice, scan_slice
 from lockkit.table.read.snapshot import Snapshot
@@ -108,7 +116,7 @@ def _plans_in_the_way(
                 continue
             if OURS not in plan.params:
                 lives = stands(plan, again.snapshot, instant)
-                yield instant, None if lives else never_carried_out(instant)
+                yield instant, None if lives else never_carried_out(instant, view.config)
 
 
 def waits(instant: str, now: Timeline) -> TableBlocked:
@@ -123,11 +131,13 @@ def waits(instant: str, now: Timeline) -> TableBlocked:
     )  # fmt: skip
 
 
-def never_carried_out(instant: str) -> TableBlocked:
+def never_carried_out(instant: str, config: TableConfig) -> TableBlocked:
+    cure = f"roll it back: lockkit table rollback URL --instant {instant}; then schedule another"
+    if config.sliced:
+        cure = "look at those log files: this plan cannot be rolled back in version 6"
     return TableBlocked(
         instant, "has a plan that cannot be carried out any more: a commit replaced its log files, "
-        "or added one that was completed before it", "roll it back: lockkit table rollback URL "
-        f"--instant {instant}; then schedule another",
+        "or added one that was completed before it", cure,
     )  # fmt: skip
 
 
@@ -145,7 +155,8 @@ def still_written(snapshot: Snapshot, now: Timeline) -> Collection[FileGroup]:
     """
     oldest = min((each for each, action in now.pending.items() if action == "deltacommit"),
                  default="~")  # fmt: skip
-    if snapshot.config.precombine is not None or not snapshot.config.hashed:
+    by_version = snapshot.config.sliced  # of log files, in which writers do not overtake
+    if snapshot.config.precombine is not None or not snapshot.config.hashed or by_version:
         return ()
     return [
         group for group, of in snapshot.groups.items()
@@ -159,21 +170,39 @@ def choose(snapshot: Snapshot, busy: Collection[FileGroup] = ()) -> CompactionPl
     One that has no base file begins with its first log file, for Hudi.
     """
     slices = tuple(
-        CompactionInput(each.partition, each.file_id, each.instant or min(instants_of(each) - {""}),
-                        each.path, each.logs)
+        CompactionInput(each.partition, each.file_id, base, each.path, each.logs)
         for each in snapshot.slices
         if isinstance(each, LogSlice) and (each.partition, each.file_id) not in busy
+        and (base := _base_instant(snapshot, each))
     )
     return CompactionPlan(slices, {OURS: "compact"}) if slices else None
+
+
+def _base_instant(snapshot: Snapshot, of: LogSlice) -> str:
+    """"" where no commit has begun the file group yet (version 6)."""
+    if snapshot.config.sliced:
+        return slice_instant(of)
+    return of.instant or min(instants_of(of) - {""})
 
 
 def compact(context: ServiceContext, view: TableView) -> Compacted | None:
     """None if there are no log files.
 
     A commit between the look and the plan makes the plan void; then it looks and plans again.
+    In version 6 the plan is one that stays (`scheduled.schedule`), and is carried out then; if
+    there is nothing to plan, the oldest plan that waits.
     Raises `TableChanged` after `PLANS_MAX` void plans, `CommitConflict` if it missed a log file or
     an input was replaced; `CommitUnknown`, and what a commit raises.
     """
+    if view.config.sliced:
+        from lockkit.table.services.scheduled import execute, schedule
+
+        planned = schedule(context, view)
+        view, _saved = context.run(look_at(None, 0))
+        waiting = sorted(each for each, action in view.now.pending.items()
+                         if action == "compaction" and each not in view.now.inflight)
+        instant = planned.instant if planned else min(waiting, default="")
+        return execute(context, view, instant) if instant else None
     for _ in range(PLANS_MAX):
         plan = plan_for(context, view)
         if plan is None or (done := _carried_out(context, view, plan)) is not None:
@@ -199,12 +228,26 @@ def _carried_out(
 
 def after_its_inputs(view: TableView) -> TableCache:
     """So that the compaction's instant is later than the completion of every log file so far."""
-    return replace(view.known, newest=max(view.known.newest, *view.now.completion.values()))
+    return replace(view.known, newest=max((view.known.newest, *view.now.completion.values())))
 
 
 def stands(plan: CompactionPlan, snapshot: Snapshot, instant: str) -> bool:
-    """Whether the plan has exactly the log files that were completed before its `instant`."""
+    """Whether the plan has exactly the log files that were completed before its `instant`.
+
+    In version 6 it has each log file of its slices: `SliceMerge` looks at those that came later.
+    """
+    if snapshot.config.sliced:
+        left = _not_replaced(plan, snapshot)
+        of = [snapshot.groups.get(each.group) for each in left]
+        return all(isinstance(standing, LogSlice) and standing.path == each.base
+                   for standing, each in zip(of, left, strict=True))  # fmt: skip
     return all(_inputs(snapshot, each, instant) == set(each.logs) for each in plan.slices)
+
+
+def _not_replaced(plan: CompactionPlan, snapshot: Snapshot) -> list[CompactionInput]:
+    """Version 6: what is left of a plan, which cannot be given up for an overwrite of Hudi's."""
+    gone = snapshot.replaced if snapshot.config.sliced else ()
+    return [each for each in plan.slices if each.group not in gone]
 
 
 def planned_twice(plan: CompactionPlan, transaction: Transaction) -> Procedure[bool]:
@@ -228,6 +271,8 @@ def slice_of(snapshot: Snapshot, planned: CompactionInput) -> Slice:
     """With the plan's log files alone: later ones stay behind the new base file."""
     of = snapshot.groups[planned.group]
     assert isinstance(of, LogSlice)
+    if snapshot.config.sliced:
+        return replace(of, logs=planned.logs, times=())
     times = dict(zip(of.logs, of.times, strict=True))
     return log_slice(snapshot.config, of, [(log, times[log]) for log in planned.logs])
 
@@ -245,7 +290,7 @@ def merged(
     context.report(f"compacting {len(plan.slices)} file groups", transaction.instant)
     merge = SliceMerge(context, snapshot, transaction, heart, task)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        stats = tuple(pool.map(merge.carry_out, plan.slices))
+        stats = tuple(pool.map(merge.carry_out, _not_replaced(plan, snapshot)))
     return context.run(prepare(
         transaction, stats, schema=snapshot.schema, operation=COMPACT,
         known_partitions=frozenset(partition for partition, _ in snapshot.groups),
@@ -277,6 +322,7 @@ class SliceMerge:
         columns = arrow_schema(self.snapshot.schema)
         every = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *columns])
         of = slice_of(self.snapshot, planned)
+        self._refuse_missed(planned)
         copied = tuple(name for name in every.names if name not in COPIED_ANEW)
         scan = Scan((of,), every, copied, None)
         with draft_file() as out:
@@ -293,6 +339,19 @@ class SliceMerge:
             self.heart.assert_alive()
             put_data_file(store, stat.path, out, stat.size_bytes, clock)
         return replace(stat, updates=stat.writes)
+
+    def _refuse_missed(self, planned: CompactionInput) -> None:
+        """Version 6: raise if a log file that the plan lacks, and that goes with the old base file,
+        has rows of a commit. It may hold a command, or what a dead writer wrote."""
+        of = self.snapshot.groups[planned.group]
+        if not self.snapshot.config.sliced or not isinstance(of, LogSlice):
+            return
+        more = tuple(each for each in of.logs if each not in planned.logs
+                     and instant_of(each) < self.transaction.instant)  # fmt: skip
+        later = replace(of, path="", logs=more)
+        with open_slice(later, self.context.store, self.context.clock) as source:
+            if visible_blocks(source.logs, later):
+                raise never_carried_out(self.transaction.instant, self.snapshot.config)
 
     def _room(self, logs: Iterable[memoryview]) -> Any:
         return self.alone if sum(map(len, logs)) >= ALONE_BYTES else nullcontext()

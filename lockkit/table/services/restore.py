@@ -26,6 +26,7 @@ from lockkit.table.format import avro
 from lockkit.table.format.archived import load_archived
 from lockkit.table.format.layout import is_written_by
 from lockkit.table.format.properties import FENCED, TableConfig, recheck_config
+from lockkit.table.format.refusals import refuse_sliced
 from lockkit.table.format.restored import KEEPS
 from lockkit.table.format.savepoint_files import (
     RestorePlan,
@@ -158,6 +159,7 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
     """
     refuse_no_text(savepoint=savepoint)
     config = yield from recheck_config(known.config, known.config_version)
+    refuse_sliced(config, "a restore")
     names = config.names
     now = yield from load_timeline(names)
     begun = [each for each, action in now.pending.items() if action == "restore"]

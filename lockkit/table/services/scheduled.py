@@ -26,13 +26,14 @@ from lockkit.table.format.layout import TaskId
 from lockkit.table.format.plans import OURS
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.committing import wait_out
 from lockkit.table.occ.conflict import refuse_unreadable
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.discarding import attempt_in
 from lockkit.table.occ.liveness import read_heartbeat
 from lockkit.table.occ.markers import files_of, unmark
 from lockkit.table.occ.prepared import Prepared
-from lockkit.table.occ.transaction import TakenInstant, Transaction, begin, is_ours
+from lockkit.table.occ.transaction import TakenInstant, Transaction, begin, is_ours, take
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.compact import (
@@ -71,6 +72,8 @@ def refuse_mode(mode: str, instant: str) -> None:
 
 def schedule(context: ServiceContext, view: TableView) -> Compacted | None:
     """Write a plan and leave it pending; None if there is nothing to merge."""
+    if view.config.sliced:
+        return _scheduled_under_lock(context)
     for _ in range(PLANS_MAX):
         plan = plan_for(context, view)
         if plan is None:
@@ -83,6 +86,26 @@ def schedule(context: ServiceContext, view: TableView) -> Compacted | None:
         view, _saved = context.run(look_at(view.snapshot, view.snapshot.covered.count))
     why = f"changed between each of {PLANS_MAX} looks and plans of a compaction; none was scheduled"
     raise TableChanged(f"table {view.config.name!r}", why, "try again when fewer writers commit")
+
+
+def _scheduled_under_lock(context: ServiceContext) -> Compacted | None:
+    """The same in version 6, where no plan is withdrawn (`rollback.put_back`).
+
+    So it is made and written under the lock, where no commit and no other plan comes between.
+    """
+    with context.concurrency_control.hold() as held:
+        view, _saved = context.run(look_at(None, 0))
+        plan = plan_for(context, view)
+        if plan is None:
+            return None
+        plan = replace(plan, params={})
+        held.believe()
+        body = format_compaction_plan(plan)
+        known = replace(view.known, newest=max((view.known.newest, view.now.latest)))
+        taken = context.run(take(known, action=COMPACTION, plan=body))
+        context.run(wait_out(taken.instant))
+    context.report(f"planned the compaction of {len(plan.slices)} file groups", taken.instant)
+    return _outcome(taken.instant, plan, pending=True)
 
 
 def _planned(context: ServiceContext, view: TableView, plan: CompactionPlan) -> str | None:
@@ -153,7 +176,7 @@ def _carried_out(
     task = TaskId(attempt=zlib.crc32(transaction.taken.attempt.encode()) >> 1)
     prepared = merged(context, plan, before, transaction, heart, task)
     if prepared is None:
-        raise never_carried_out(transaction.instant)
+        raise never_carried_out(transaction.instant, transaction.config)
     return prepared
 
 

@@ -26,7 +26,7 @@ from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import FENCED, GROUP, HUDI
 from lockkit.table.occ.commit import Committed, EpochGuard, First, StateChange
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
-from lockkit.table.occ.prepared import Prepared
+from lockkit.table.occ.prepared import Prepared, begin_files, is_begun
 from lockkit.table.occ.publish import after_commit, note_if_interrupted
 from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction, begin
 from lockkit.table.write.append import NewRows, prepare_append
@@ -151,6 +151,8 @@ class WriteAttempt:
         transaction = yield from host.take_instant(known.config, take)
         assert self._heart is not None
         self._paths = None
+        if is_begun(transaction.taken):
+            yield from host.run(begin_files(transaction.taken))
         self.prepared = yield from files(transaction, self._heart)
         return None if self.prepared is None else (yield from self._publish(self.prepared))
 

@@ -169,7 +169,7 @@ class WriteTask:
 
     def begin(self, draft: Draft) -> None:
         """Before any row is read or written for it. Raises `EarlyConflict`."""
-        if self.early is None:
+        if self.early is None and not self.target.config.sliced:
             return
         io: Io = "CREATE" if draft.previous == NO_COMMIT else "MERGE"
         io = "APPEND" if draft.name.startswith(".") else io

@@ -13,10 +13,28 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from lockkit.table.format.base_file import Slice, Target, columns_of, draft_file, plain
-from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_partition
-from lockkit.table.format.log_writing import data_block, delete_block, log_name, refuse_unordered
+from lockkit.table.format.layout import (
+    NO_COMMIT,
+    FileGroup,
+    WriteStat,
+    in_partition,
+    write_token,
+)
+from lockkit.table.format.log_writing import (
+    data_block,
+    delete_block,
+    log_name,
+    log_name_in,
+    refuse_unordered,
+)
 from lockkit.table.format.schema import META_COLUMNS, RECORD_KEY, conform
-from lockkit.table.read.log_slice import LogSlice, instants_of, without_logs
+from lockkit.table.read.log_slice import (
+    LogSlice,
+    instants_of,
+    next_log,
+    slice_instant,
+    without_logs,
+)
 from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
 from lockkit.table.write.merge import (
     PLACE,
@@ -38,8 +56,7 @@ class LogDraft:
     """A log file that is about to be put."""
 
     group: FileGroup
-    instant: str
-    task: TaskId
+    name: str
     previous: str
     out: BinaryIO
 
@@ -50,10 +67,6 @@ class LogDraft:
     @property
     def file_id(self) -> str:
         return self.group[1]
-
-    @property
-    def name(self) -> str:
-        return log_name(self.file_id, self.instant, self.task)
 
 
 def write_merged(
@@ -88,8 +101,7 @@ def write_log(
     assert changes.rows is not None
     count, deletes = len(changes.keys), 0
     with draft_file() as out:
-        previous = max(instants_of(base)) if base else NO_COMMIT
-        draft = LogDraft(group, target.instant, work.task, previous, out)
+        draft = LogDraft(group, _name(work, group[1], base), _previous(target, base), out)
         work.begin(draft)
         if gone is not None:
             block, deletes = _deletions(target, group[0], plain(gone), columns, moved)
@@ -99,10 +111,23 @@ def write_log(
                 out.write(data_block(target, *group, work.task, keys, fresh))
         stat = WriteStat(
             partition=group[0], file_id=group[1], path=in_partition(group[0], draft.name),
-            previous=previous, writes=count, deletes=deletes, inserts=0 if base else count,
+            previous=draft.previous, writes=count, deletes=deletes, inserts=0 if base else count,
             updates=count if base else 0, size_bytes=out.tell(),
         )  # fmt: skip
         return work.put(draft, stat)
+
+
+def _name(work: WriteTask, file_id: str, base: Slice | None) -> str:
+    instant = work.target.instant
+    if not work.target.config.sliced:
+        return log_name(file_id, instant, work.task)
+    return log_name_in(file_id, next_log(base, instant), write_token(instant, work.task))
+
+
+def _previous(target: Target, base: Slice | None) -> str:
+    if base is None:
+        return NO_COMMIT
+    return slice_instant(base) if target.config.sliced else max(instants_of(base))
 
 
 def _blocks(

@@ -1,0 +1,366 @@
+"""Merge-on-read tables of version 6, whose log files are named after their slice."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hudi_rs import read_by_hudi_rs
+from test_merged_of_hudi import adopted, as_rows, shown
+
+from lockkit.clock import Clock
+from lockkit.errors import TableError
+from lockkit.runtime import run
+from lockkit.table import CommitConflict, Table
+from lockkit.table.format.layout import LOG_FILE
+from lockkit.table.format.log_blocks import COMMAND, blocks
+from lockkit.table.format.timeline import V6, load_timeline
+from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.markers import MARKERS, mark
+from lockkit.table.occ.mode import switch_mode
+from lockkit.table.services.scheduled import PlanAttempt
+from lockkit.table.write.attempt import WriteAttempt
+
+pytestmark = pytest.mark.usefixtures("no_hudi_beside")
+
+TS = 10_000
+"""Later than each row of Hudi's."""
+KEYS = [f"k{number:02d}" for number in range(20)]
+
+
+@pytest.fixture
+def table(hudi_made: Path, tmp_path: Path) -> Iterator[Table]:
+    with adopted(hudi_made, tmp_path, "mor6") as found:
+        yield found
+
+
+def folder(table: Table) -> Path:
+    return Path(table.url.removeprefix("file://"))
+
+
+def log_files(table: Table) -> set[Path]:
+    return {each for each in folder(table).rglob(".*.log.*") if MARKERS not in f"{each}/"}
+
+
+def logs(table: Table) -> dict[str, list[tuple[str, int]]]:
+    """Of each file group, the slice and the version of its log files."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for path in log_files(table):
+        if name := LOG_FILE.fullmatch(path.name):
+            found.setdefault(name[1], []).append((name[2], int(name[3])))
+    return {group: sorted(each) for group, each in found.items()}
+
+
+def live(table: Table) -> dict[str, int]:
+    return dict(shown(table.read()))
+
+
+def write(table: Table, v: int, *keys: str) -> None:
+    table.upsert(as_rows(*((key, TS + v, v) for key in keys)))
+
+
+def timeline(table: Table) -> Any:
+    return run(load_timeline(V6), table.store, Clock())
+
+
+@pytest.mark.parametrize("name", ["mor6", "mor6_planned"])
+@pytest.mark.parametrize("seed", range(3))
+def test_its_rows_are_those_of_a_dictionary_whatever_is_written_planned_and_carried_out(
+    hudi_made: Path, tmp_path: Path, name: str, seed: int
+) -> None:
+    dice = random.Random(f"{name} {seed}")
+    with adopted(hudi_made, tmp_path, name) as table:
+        expected = live(table)
+        for step in range(10):
+            keys = dice.sample(KEYS, 4)
+            deed = dice.choice(["upsert", "upsert", "append", "delete", "late", "plan", "execute",
+                                "compact", "clean"])  # fmt: skip
+            if deed == "delete":
+                table.delete(as_rows(*((key, TS + step, 0) for key in keys)))
+                expected = {key: v for key, v in expected.items() if key not in keys}
+            elif deed == "late":
+                known = [key for key in keys if key in expected]
+                if known:
+                    table.upsert(as_rows(*((key, 0, 99) for key in known)))
+            elif deed == "plan":
+                table.compact(mode="schedule")
+            elif deed == "execute":
+                table.compact(mode="execute")
+            elif deed == "compact":
+                table.compact()
+            elif deed == "clean":
+                table.clean()
+            else:
+                put = table.append if deed == "append" else table.upsert
+                put(as_rows(*((key, TS + step, step) for key in keys)))
+                expected |= dict.fromkeys(keys, step)
+            assert live(table) == expected, (step, deed)
+            if "compaction" not in timeline(table).pending.values():  # hudi-rs leaves rows out then
+                assert dict(shown(read_by_hudi_rs(table.url))) == expected, (step, deed)
+        while table.compact() is not None:
+            pass
+        assert dict(shown(table.read(query="read_optimized"))) == expected
+        assert dict(shown(read_by_hudi_rs(table.url))) == expected
+
+
+def test_each_commit_has_a_log_file_of_its_slice_with_the_next_version(table: Table) -> None:
+    before = logs(table)
+    write(table, 1, "k03", "k04")
+    write(table, 2, "k03", "k04")
+    for group, listed in logs(table).items():
+        (base,) = {at for at, _ in listed}
+        assert {at for at, _ in before[group]} == {base}, "their slice is that of Hudi's"
+        assert [version for _, version in listed] == [*range(1, 1 + len(listed))]
+        assert len(listed) == len(before[group]) + 2
+
+
+def test_log_files_after_a_plan_are_of_its_slice(table: Table) -> None:
+    planned = table.compact(mode="schedule")
+    assert planned is not None
+    before = logs(table)
+    write(table, 1, "k03")
+    ((at, version),) = [each for group, listed in logs(table).items() for each in listed
+                        if each not in before[group]]  # fmt: skip
+    assert (at, version) == (planned.instant, 1)
+    expected = live(table)
+    table.compact(mode="execute", instant=planned.instant)
+    assert live(table) == expected and expected["k03"] == 1
+    write(table, 2, "k03")
+    assert [v for each in logs(table).values() for at, v in each if at == planned.instant] == [1, 2]
+
+
+@pytest.mark.parametrize("carried_out", [False, True])
+def test_a_writer_that_began_before_a_plan_is_refused_and_a_later_one_is_not(
+    table: Table, carried_out: bool
+) -> None:
+    """The first one's log file is of the old slice, which the plan may have been made without."""
+    before = live(table)
+    done: list[str] = []
+
+    def meanwhile(kind: str, **fields: Any) -> None:
+        if kind == "note" and fields["text"].startswith("wrote") and not done:
+            done.append("")
+            table.compact(mode="scheduleAndExecute" if carried_out else "schedule")
+
+    with Table(table.url, emit=meanwhile) as slow:
+        with pytest.raises(CommitConflict, match=r"compaction|commit"):
+            slow.upsert(as_rows(("k03", TS, 1)))
+        assert live(table) == before
+        slow.upsert(as_rows(("k03", TS, 1)))
+    if not carried_out:
+        table.compact(mode="execute")
+    assert live(table) == before | {"k03": 1} == dict(shown(read_by_hudi_rs(table.url)))
+
+
+def test_a_plan_is_carried_out_while_a_later_writer_writes(table: Table) -> None:
+    table.compact(mode="schedule")
+    done: list[str] = []
+
+    def meanwhile(kind: str, **fields: Any) -> None:
+        if kind == "note" and fields["text"].startswith("wrote") and not done:
+            done.append("")
+            table.compact(mode="execute")
+
+    before = live(table)
+    with Table(table.url, emit=meanwhile) as other:
+        other.upsert(as_rows(("k03", TS, 1)))
+    assert done and live(table) == before | {"k03": 1} == dict(shown(read_by_hudi_rs(table.url)))
+
+
+class Stops(BaseException):
+    """The end of a process."""
+
+
+def dies(table: Table, *keys: str) -> str:
+    """A writer that ends once its files are there, without a word; answers its instant."""
+    found: list[str] = []
+
+    def heard(kind: str, **fields: Any) -> None:
+        if kind == "began":
+            found.append(fields["instant"])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(WriteAttempt, "_publish", ends)
+        patched.setattr(WriteAttempt, "_leave", lambda *_: iter(()))
+        with Table(table.url, emit=heard) as other, pytest.raises(Stops):
+            other.upsert(as_rows(*((key, TS, 77) for key in keys)))
+    return found[-1]
+
+
+def ends(*_: Any) -> Iterator[Any]:
+    raise Stops
+    yield
+
+
+def roll_back(table: Table, instant: str) -> None:
+    service = table._upkeep.service
+    done = service.context.roll_back(service.inspect().known, instant)
+    assert done.target == instant
+
+
+def test_the_files_of_a_dead_writer_stay_and_a_command_takes_them_back(table: Table) -> None:
+    before, files = live(table), {*folder(table).rglob("*.parquet")}
+    was = logs(table)
+    dead = dies(table, "k03", "k04", "k90")
+    marked = [each.key for each in table.store.list(f"{MARKERS}{dead}/")]
+    assert sum("APPEND" in each for each in marked) == 2 and len(marked) > 2, marked
+    assert table.store.list(V6.inflight(dead, "deltacommit")), "Hudi takes back what has begun"
+    assert live(table) == before
+    roll_back(table, dead)
+    assert live(table) == before == dict(shown(read_by_hudi_rs(table.url)))
+    assert {*folder(table).rglob("*.parquet")} == files, "its base file is gone"
+    for group, listed in logs(table).items():
+        new = [each for each in listed if each not in was[group]]
+        assert len(new) in (0, 2)
+    kinds = [each.kind for path in log_files(table)
+             for each in blocks(path.name, path.read_bytes())]  # fmt: skip
+    assert kinds.count(COMMAND) == 2
+    assert not table.store.list(f"{MARKERS}{dead}/") and dead not in timeline(table).pending
+    write(table, 1, "k03")
+    assert live(table) == before | {"k03": 1} == dict(shown(read_by_hudi_rs(table.url)))
+
+
+def forget(table: Table, older_than: str) -> None:
+    """Archive every instant before this one, as to the readers that list folders."""
+    for path in (folder(table) / ".hoodie").glob("2*"):
+        if path.name[:17] < older_than:
+            path.unlink()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_rolled_back_row_does_not_appear_once_earlier_commits_are_archived(
+    table: Table, late: bool
+) -> None:
+    """Readers take what is older than the timeline's first commit for committed."""
+    before = live(table)
+    was = log_files(table)
+    dead = dies(table, "k03")
+    (wrote,) = log_files(table) - was
+    body = wrote.read_bytes()
+    if late:
+        wrote.unlink()
+    roll_back(table, dead)
+    wrote.write_bytes(body)  # by a process that was paused there
+    write(table, 1, "k04")
+    write(table, 2, "k04")
+    forget(table, max(timeline(table).commits))
+    assert live(table) == before | {"k04": 2} == dict(shown(read_by_hudi_rs(table.url)))
+
+
+@pytest.mark.parametrize("marker", ["log file", "base file"])
+def test_a_log_file_of_a_dead_writer_of_hudis_is_taken_back(table: Table, marker: str) -> None:
+    """Hudi's name does not say who wrote it. Before 0.15 its marker named the slice's base file."""
+    before = live(table)
+    dead = dies(table, "k03")
+    (mine,) = [path for path in log_files(table) if path.name.endswith(f"-1{dead[8:]}")]
+    theirs = mine.rename(mine.with_name(mine.name.rpartition("_")[0] + "_0-22-33"))
+    shutil.rmtree(folder(table) / MARKERS)
+    name = theirs.name
+    if marker == "base file":
+        parts = LOG_FILE.fullmatch(name)
+        assert parts is not None
+        name = f"{parts[1]}_0-22-33_{parts[2]}.parquet"
+    run(mark(dead, f"{theirs.parent.name}/{name}", "APPEND"), table.store, Clock())
+    roll_back(table, dead)
+    assert theirs.exists(), "a plan of Hudi's may name it"
+    write(table, 1, "k04")
+    write(table, 2, "k04")
+    forget(table, max(timeline(table).commits))
+    assert live(table) == before | {"k04": 2} == dict(shown(read_by_hudi_rs(table.url)))
+
+
+def test_a_refused_write_takes_its_log_files_back_itself(table: Table) -> None:
+    before, done = live(table), []
+
+    def meanwhile(kind: str, **fields: Any) -> None:
+        if kind == "note" and fields["text"].startswith("wrote") and not done:
+            done.append("")
+            write(table, 1, "k03")
+
+    with Table(table.url, emit=meanwhile) as slow, pytest.raises(CommitConflict):
+        slow.upsert(as_rows(("k03", TS + 5, 77)))
+    assert not timeline(table).pending and not table.store.list(MARKERS)
+    write(table, 2, "k04")
+    forget(table, max(timeline(table).commits))
+    assert live(table) == before | {"k03": 1, "k04": 2} == dict(shown(read_by_hudi_rs(table.url)))
+
+
+def test_a_plan_stays_whoever_dies_or_rolls_it_back(table: Table) -> None:
+    """Log files are named after it: without its base file, readers would miss all earlier rows."""
+    planned = table.compact(mode="schedule")
+    assert planned is not None
+    write(table, 1, "k03")
+    expected = live(table)
+    roll_back(table, planned.instant)
+    assert timeline(table).pending == {planned.instant: "compaction"}
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PlanAttempt, "_publish", ends)
+        patched.setattr(PlanAttempt, "_leave", lambda *_: iter(()))
+        with Table(table.url) as other, pytest.raises(Stops):
+            other.compact(mode="execute")
+    assert planned.instant in timeline(table).inflight
+    made = [*folder(table).rglob(f"*_{planned.instant}.parquet")]
+    assert made and live(table) == expected
+    roll_back(table, planned.instant)
+    assert not any(each.exists() for each in made)
+    now = timeline(table)
+    assert now.pending == {planned.instant: "compaction"} and planned.instant not in now.inflight
+    write(table, 2, "k04")
+    assert table.compact(mode="execute") is not None
+    assert live(table) == expected | {"k04": 2} == dict(shown(read_by_hudi_rs(table.url)))
+
+
+def test_a_clean_deletes_the_log_files_of_slices_that_it_deletes(table: Table) -> None:
+    options = {"hoodie.clean.commits.retained": "1"}
+    old = log_files(table)
+    write(table, 1, "k03")
+    table.compact()
+    write(table, 2, "k03")
+    write(table, 3, "k03")
+    kept = log_files(table)
+    expected = live(table)
+    with Table(table.url, options=options) as cleaner:
+        assert cleaner.clean()
+    left = log_files(table)
+    assert not old & left and len(left) == 2 and left < kept
+    assert live(table) == expected == dict(shown(read_by_hudi_rs(table.url)))
+    table.compact(mode="schedule")
+    write(table, 4, "k03")
+    with Table(table.url, options=options) as cleaner:
+        cleaner.clean()
+    assert live(table) == expected | {"k03": 4}
+
+
+def test_an_increment_has_the_rows_of_its_log_files(table: Table) -> None:
+    since = table.changes(begin="")[1].end
+    write(table, 1, "k03", "k91")
+    table.compact(mode="schedule")
+    write(table, 2, "k04")
+    rows, increment = table.changes(begin=since)
+    assert shown(rows) == [("k03", 1), ("k04", 2), ("k91", 1)]
+    table.compact(mode="execute")
+    assert table.changes(begin=increment.end)[0].num_rows == 0
+
+
+def test_what_such_a_table_does_not_take_is_refused_by_name(table: Table) -> None:
+    row = as_rows(("k03", TS, 1))
+    partial = row.select(["id", "region", "ts", "v"])
+    for call, what in (
+        (lambda: table.overwrite(row), "insert_overwrite is refused"),
+        (lambda: table.upsert(partial, partial=True), "a partial update is refused"),
+        (lambda: table.archive(), "archiving by lockkit is refused"),
+        (lambda: run(switch_mode("fenced", EpochGuard(1)), table.store, Clock()), "mode fenced"),
+        (lambda: table.restore(table.savepoint().instant), "a restore is refused"),
+    ):
+        before = live(table)
+        with pytest.raises(TableError, match=what):
+            call()
+        assert live(table) == before
+    nbcc = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
+    with Table(table.url, options=nbcc) as other, pytest.raises(TableError, match="version 6"):
+        other.upsert(row)
