@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deaths import Died, Mortal
 from hudi_rs import read_by_hudi_rs
 from test_merged_of_hudi import adopted, as_rows, shown
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
-from lockkit.runtime import run
+from lockkit.runtime import SiblingInterrupted, run
 from lockkit.table import CommitConflict, Table
 from lockkit.table.format.layout import LOG_FILE
 from lockkit.table.format.log_blocks import COMMAND, blocks
 from lockkit.table.format.timeline import V6, load_timeline
 from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.covered import load_rollback_plan
 from lockkit.table.occ.markers import MARKERS, mark
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.services.scheduled import PlanAttempt
@@ -202,6 +204,14 @@ def roll_back(table: Table, instant: str) -> None:
     assert done.target == instant
 
 
+def resume(table: Table, rollback: str) -> None:
+    """Finish a rollback; where Hudi writes too, a service waits until nobody can be at it."""
+    plan = run(load_rollback_plan(V6, rollback), table.store, Clock())
+    assert plan is not None
+    service = table._upkeep.service
+    service.context.roll_back(service.inspect().known, plan.target, resume=rollback)
+
+
 def test_the_files_of_a_dead_writer_stay_and_a_command_takes_them_back(table: Table) -> None:
     before, files = live(table), {*folder(table).rglob("*.parquet")}
     was = logs(table)
@@ -315,6 +325,47 @@ def test_a_plan_stays_whoever_dies_or_rolls_it_back(table: Table) -> None:
     assert live(table) == expected | {"k04": 2} == dict(shown(read_by_hudi_rs(table.url)))
 
 
+def test_an_execution_that_was_paused_leaves_what_hudi_wrote_for_the_same_plan(
+    table: Table,
+) -> None:
+    """Hudi carries a plan out again that a process of lockkit's has left half done."""
+    planned = table.compact(mode="schedule")
+    assert planned is not None
+    theirs = folder(table) / "US" / f"f-0_1-59-103_{planned.instant}.parquet"
+
+    def hudi_begins(*_: Any) -> Iterator[Any]:
+        theirs.write_bytes(b"rows")
+        run(mark(planned.instant, f"US/{theirs.name}", "MERGE"), table.store, Clock())
+        raise TableError("it was paused here")
+        yield
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PlanAttempt, "_publish", hudi_begins)
+        with pytest.raises(TableError, match="paused here"):
+            table.compact(mode="execute")
+    inflight = folder(table) / V6.inflight(planned.instant, "compaction")
+    inflight.write_bytes(b"")
+    roll_back(table, planned.instant)
+    assert [*folder(table).rglob(f"*_{planned.instant}.parquet")] == [theirs]
+    assert inflight.exists() and len(table.store.list(f"{MARKERS}{planned.instant}/")) == 1
+
+
+def test_a_writer_that_goes_first_is_refused_too_by_a_plan_that_it_did_not_see(
+    table: Table,
+) -> None:
+    first = {"hoodie.write.lock.conflict.resolution.strategy": "prefer_writer"}
+    done: list[str] = []
+
+    def meanwhile(kind: str, **fields: Any) -> None:
+        if kind == "note" and fields["text"].startswith("wrote") and not done:
+            done.append("")
+            table.compact(mode="schedule")
+
+    with Table(table.url, emit=meanwhile, options=first) as slow:
+        with pytest.raises(CommitConflict):
+            slow.upsert(as_rows(("k03", TS, 1)))
+
+
 def test_a_clean_deletes_the_log_files_of_slices_that_it_deletes(table: Table) -> None:
     options = {"hoodie.clean.commits.retained": "1"}
     old = log_files(table)
@@ -364,3 +415,65 @@ def test_what_such_a_table_does_not_take_is_refused_by_name(table: Table) -> Non
     nbcc = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
     with Table(table.url, options=nbcc) as other, pytest.raises(TableError, match="version 6"):
         other.upsert(row)
+
+
+# --- killed processes -----------------------------------------------------------------------------
+
+ALONE = {"hoodie.write.concurrency.mode": "single_writer", "hoodie.clean.automatic": "false"}
+REQUESTS_MAX = 150
+
+
+def upserts(table: Table) -> None:
+    table.upsert(as_rows(("k03", TS, 77), ("k04", TS, 77), ("k90", TS, 77)))
+
+
+def deletes(table: Table) -> None:
+    table.delete(as_rows(("k03", TS, 0), ("k04", TS, 0)))
+
+
+def compacts(table: Table) -> None:
+    table.compact()
+
+
+def rolls_back(table: Table) -> None:
+    roll_back(table, min(timeline(table).pending))
+
+
+@pytest.mark.parametrize("deed", [upserts, deletes, compacts, rolls_back])
+@pytest.mark.parametrize("sent", [False, True])
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
+def test_a_process_that_dies_at_any_request_leaves_all_of_its_rows_or_none(
+    table: Table, tmp_path: Path, deed: Any, sent: bool, step: int
+) -> None:
+    if deed is rolls_back:
+        dies(table, "k03", "k04", "k91")
+    before, after, visible = live(table), dict[str, int](), list[bool]()
+    died = True
+    for most in range(0, REQUESTS_MAX, step):
+        url = f"file://{shutil.copytree(folder(table), tmp_path / f'{most}')}"
+        with Table(url, options=ALONE) as victim:
+            mortal: Any = Mortal(victim.store, most, sent=sent)
+            victim.store = victim._data = victim._upkeep.context.store = mortal
+            try:
+                deed(victim)
+                died = False
+            except (Died, SiblingInterrupted):
+                pass
+        with Table(url, options=ALONE | {"hoodie.cleaner.policy.failed.writes": "EAGER"}) as other:
+            for instant in [each for each, done in timeline(other).rollbacks.items() if not done]:
+                resume(other, instant)
+            found = live(other)
+            after = found if found != before else after
+            assert found in (before, after)
+            write(other, 1, "k05")
+            write(other, 2, "k05")
+            assert {*timeline(other).pending.values()} <= {"compaction"}
+            while other.compact() is not None:
+                pass
+            forget(other, max(timeline(other).commits))
+            assert live(other) == found | {"k05": 2} == dict(shown(read_by_hudi_rs(url)))
+        visible.append(found != before)
+        if not died:
+            break
+    assert not died
+    assert visible == sorted(visible) and visible[-1] == (deed in (upserts, deletes))

@@ -5,19 +5,16 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from environment import Environment
 from hudi_rs import read_by_hudi_rs
 from hudi_world import Hudi, Refused, s3a
 from ours import SPARK_SCHEMA, arrow, order
 from test_hudi import OPTIONS
 
 from lockkit.clock import Clock
-from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
 from lockkit.runtime import run
 from lockkit.table import CommitConflict, Table
@@ -195,35 +192,39 @@ def test_hudi_rolls_back_a_dead_writer_of_lockkits_and_archives_and_no_row_appea
     table.all_show()
 
 
-def test_lockkit_rolls_back_a_dead_writer_of_hudis_and_no_row_appears(
-    both: Any, server: Emulator, environment: Environment, tmp_path: Path
-) -> None:
+def test_lockkit_rolls_back_a_refused_writer_of_hudis_and_no_row_appears(both: Any) -> None:
     table: Both = both()
     table.by_us(2, "k1", "k2", "k6")
-    struck = threading.Event()
-    with Proxy(server.s3, on_fault=lambda _: struck.set()) as proxy:
-        proxy.inject(Fault("hang", operation="put", key="*.deltacommit"))
-        victim = Hudi(environment, proxy.url, tmp_path / "log")
-        doomed = replace(table, hudi=victim)
-        rows = doomed.rows(99, "k1", "k2", "k7", "k11")
-        victim.send("write", path=s3a(table.url), rows=rows, schema=SPARK_SCHEMA, mode="append",
-                    options=OPTIONS | OF_TABLE | table.more | BEATS)  # fmt: skip
-        assert struck.wait(300)
-        victim._process.kill()
-        victim._process.wait(30)
+    over = threading.Event()
+
+    def meanwhile() -> None:
+        for at in itertools.count(3):
+            table.by_us(at, "k1")
+            if over.wait(0.5):
+                return
+
+    ours = threading.Thread(target=meanwhile)
+    ours.start()
+    standing = dict(table.expected)
+    try:
+        with pytest.raises(Refused):
+            table.by_hudi(9_999, "k1", "k2", "k7", "k11", **BEATS)
+    finally:
+        over.set()
+        ours.join()
+    table.expected = standing | {"k1": table.expected["k1"]}
     table.all_show()
     Clock().sleep(5)
-    with table.opened(BEATS) as ours:
-        (done,) = ours.roll_back_dead()
-        names = [each.key.rpartition("/")[2] for each in ours.store.list("")]
+    with table.opened(BEATS) as ours_again:
+        (done,) = ours_again.roll_back_dead()
+        names = [each.key.rpartition("/")[2] for each in ours_again.store.list("")]
         assert not any(done.target in each for each in names if each.endswith(".parquet"))
     table.all_show()
-    table.by_us(3, "k4")
-    for at in range(4, 10):
+    for at in range(20_000, 20_006):
         table.by_hudi(at, "k4", **ARCHIVES)
     table.all_show()
-    with table.opened() as ours:
-        ours.compact()
+    with table.opened() as ours_again:
+        ours_again.compact()
     table.all_show()
 
 

@@ -326,6 +326,8 @@ def find_conflict(
             return conflict
     for plan in sorted(pending, key=lambda each: each.instant):
         rule = strategy.pending[own_kind].get(kind_of(plan.action))
+        if mine.sliced and plan.action == "compaction":
+            rule = planned_after_us  # it cannot give way, as with `PREFER_WRITER`
         if plan.instant == mine.instant or rule is None:
             continue
         if conflict := rule(mine, plan, strategy.unit):

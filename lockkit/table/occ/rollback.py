@@ -7,6 +7,7 @@ before it has decided for the rollback.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -16,7 +17,14 @@ from lockkit.runtime import Note, Procedure, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.stores import ListEntry
 from lockkit.table.errors import RefusedOption, Unanswered
-from lockkit.table.format.layout import BASE_FILE, LOG_FILE, NO_BASE, in_partition, is_written_by
+from lockkit.table.format.layout import (
+    BASE_FILE,
+    LOG_FILE,
+    NO_BASE,
+    TaskId,
+    in_partition,
+    is_written_by,
+)
 from lockkit.table.format.properties import FENCED, GROUP, PROPERTIES_KEY, TableConfig
 from lockkit.table.format.timeline import (
     HOODIE,
@@ -38,14 +46,19 @@ from lockkit.table.occ.decide import (
     replace_fence,
     settle,
 )
-from lockkit.table.occ.discarding import discard
+from lockkit.table.occ.discarding import attempt_in, discard
 from lockkit.table.occ.fence import COMMIT, ROLLBACK, Decided, FenceRead, follow, read_fence
 from lockkit.table.occ.liveness import forget
-from lockkit.table.occ.markers import Marker, files_of, unmark
+from lockkit.table.occ.markers import Marker, files_of, marker_key, unmark
 from lockkit.table.occ.transaction import TableCache, TakenInstant, is_ours, take
 
 if TYPE_CHECKING:
     from lockkit.table.format.plans import RollbackPlan
+
+
+EXECUTIONS = 1 << 30
+"""From this number on are the attempts in the names of what lockkit writes for a pending plan: no
+job of Spark's has so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,21 +373,43 @@ def is_compaction(names: TimelineNames, target: str) -> Procedure[bool]:
 
 
 def put_back(target: str, names: TimelineNames) -> Procedure[RolledBack]:
-    """Delete what was written for a compaction in version 6, and leave its plan.
+    """Delete what lockkit wrote for a compaction in version 6, and leave its plan.
 
     Writers that see the plan name their log files after it. Without its base file their slice would
     lack all earlier rows, for every reader. So no such plan is ever taken away; Hudi begins it
-    again, too.
+    again, too. What Hudi wrote for it stays: it may carry the plan out just now.
     """
-    files = [each.path for each in (yield from files_of(target))
-             if each.path.endswith(".parquet") and is_written_by(each.path, target)]  # fmt: skip
-    yield from all_of(delete(path) for path in files)
-    yield from delete(names.inflight(target, "compaction"))
-    yield from unmark(target)
+    files = yield from delete_executions(target)
+    inflight = names.inflight(target, "compaction")
+    match (yield from read(inflight)):
+        case Found(body, version) if attempt_in(inflight, body) is not None:
+            yield from delete(inflight, version)
     yield from forget(target)
     text = f"{target} (compaction) is to be carried out: its plan stays, {len(files)} files are "
     yield Note("note", {"text": text + "deleted", "instant": target})
-    return RolledBack("", target, tuple(files))
+    return RolledBack("", target, files)
+
+
+def execution(attempt: str) -> TaskId:
+    """The task in the names of the files that this attempt writes for a plan of anybody's."""
+    return TaskId(attempt=EXECUTIONS + (zlib.crc32(attempt.encode()) >> 2))
+
+
+def delete_executions(target: str, attempt: str = "") -> Procedure[tuple[str, ...]]:
+    """Delete what attempts of lockkit's wrote for the plan `target`, or this one, with its markers.
+
+    An attempt that was paused may find that Hudi carries the same plan out, or has done so.
+    """
+    mine = []
+    for each in (yield from files_of(target)):
+        name = BASE_FILE.fullmatch(each.path.rpartition("/")[2])
+        task, stage, tried = map(int, name[2].split("-")) if name else (0, 0, 0)
+        only = execution(attempt).attempt if attempt else tried
+        if task == stage == 0 and tried >= EXECUTIONS and tried == only and name[3] == target:
+            mine.append(each.path)
+    yield from all_of(delete(path) for path in mine)
+    yield from all_of(delete(marker_key(target, path, "MERGE")) for path in mine)
+    return tuple(mine)
 
 
 def keep_only(target: str, kept: Collection[str]) -> Procedure[None]:

@@ -100,7 +100,7 @@ def plan_for(context: ServiceContext, view: TableView) -> CompactionPlan | None:
     for instant, error in _plans_in_the_way(context, view):
         if error is not None and plan is None:
             raise error
-        context.report(str(error or waits(instant, view.now)), instant)
+        context.report(str(error or waits(instant, view.now, view.config.sliced)), instant)
     return plan
 
 
@@ -119,15 +119,15 @@ def _plans_in_the_way(
                 yield instant, None if lives else never_carried_out(instant, view.config)
 
 
-def waits(instant: str, now: Timeline) -> TableBlocked:
+def waits(instant: str, now: Timeline, sliced: bool = False) -> TableBlocked:
     """A plan that belongs to nobody, and what to do."""
     if instant not in now.inflight:
         why = "has log files in its plan, and waits to be carried out"
         return TableBlocked(instant, why, "lockkit table compact URL --execute")
+    back = f", or roll the plan back: lockkit table rollback URL --instant {instant} --stopped"
     return TableBlocked(
         instant, "was begun by a process without a heartbeat, as Hudi's are", "if it is gone, run "
-        "Hudi's compactor again, or roll the plan back: lockkit table rollback URL --instant "
-        f"{instant} --stopped",
+        f"Hudi's compactor again{'' if sliced else back}",
     )  # fmt: skip
 
 

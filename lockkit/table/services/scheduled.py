@@ -8,21 +8,19 @@ rolled back with what it wrote, because only the fence can say that it decides n
 
 from __future__ import annotations
 
-import zlib
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lockkit.errors import StoreError, TableError
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Unique
-from lockkit.runtime.proven import all_of, delete, read
+from lockkit.runtime.proven import delete, read
 from lockkit.table.errors import CommitUnknown, RefusedOption, TableBlocked, TableChanged
 from lockkit.table.format.compaction_plan import (
     CompactionPlan,
     format_compaction_plan,
     parse_compaction_plan,
 )
-from lockkit.table.format.layout import TaskId
 from lockkit.table.format.plans import OURS
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.commit import Committed
@@ -31,8 +29,9 @@ from lockkit.table.occ.conflict import refuse_unreadable
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.discarding import attempt_in
 from lockkit.table.occ.liveness import read_heartbeat
-from lockkit.table.occ.markers import files_of, unmark
+from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.prepared import Prepared
+from lockkit.table.occ.rollback import delete_executions, execution
 from lockkit.table.occ.transaction import TakenInstant, Transaction, begin, is_ours, take
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
@@ -164,7 +163,7 @@ def to_execute(
     if (yield from read_heartbeat(instant)).version is not None:
         raise TableBlocked(instant, "is being carried out by another process", "wait for it")
     if instant in view.now.inflight:
-        raise waits(instant, view.now)
+        raise waits(instant, view.now, view.config.sliced)
     return taken, plan
 
 
@@ -173,7 +172,7 @@ def _carried_out(
     heart: AttemptHeartbeat,
 ) -> Prepared | None:  # fmt: skip
     # A process that was paused in an execution before this one must not overwrite its files.
-    task = TaskId(attempt=zlib.crc32(transaction.taken.attempt.encode()) >> 1)
+    task = execution(transaction.taken.attempt)
     prepared = merged(context, plan, before, transaction, heart, task)
     if prepared is None:
         raise never_carried_out(transaction.instant, transaction.config)
@@ -267,9 +266,8 @@ def resumed(taken: TakenInstant) -> Procedure[Transaction]:
 
 def put_back(taken: TakenInstant) -> Procedure[None]:
     """Delete what this attempt wrote for the plan, which certainly was not decided."""
-    yield from all_of(delete(each.path) for each in (yield from files_of(taken.instant)))
+    yield from delete_executions(taken.instant, taken.attempt)
     inflight = taken.names.inflight(taken.instant, taken.action)
     match (yield from read(inflight)):
         case Found(body, version) if attempt_in(inflight, body) == taken.attempt:
             yield from delete(inflight, version)
-    yield from unmark(taken.instant)
