@@ -107,7 +107,7 @@ ORDER = {
         "outgrown "
         "commit committing group.mode mode "
         "publish group.refused group.ahead group.gone group.process group.waiting group.publish "
-        "rollback failed condition concurrency "
+        "own_files log_rollback executions rollback failed condition concurrency "
         "nonblocking "
         "contract"
     ),
@@ -118,6 +118,8 @@ CYCLES = {
         "most callers give no option of a store, and the check of those loads `inspect`",
     "lab.faults.hook_botocore lab.faults.hook_requests lab.faults.hooks":
         "a hook module loads an SDK, so `hooks` imports it only when a fault is installed",
+    "table.read.incremental table.read.listed table.read.opening":
+        "tables of version 6 that are merge-on-read are opened by a listing, loaded for them alone",
     "lab.widgets.seeds.moments lab.widgets.seeds.sweep":
         "a sweep is replayed at one of its moments",
 }  # fmt: skip

@@ -20,13 +20,13 @@ from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit
 from lockkit.stores import Store, open_store
-from lockkit.table.errors import RefusedOption, RefusedRows
+from lockkit.table.errors import RefusedRows
 from lockkit.table.format.base_file import Target, plain, refuse_unfit
 from lockkit.table.format.data_files import ATTEMPTS
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
 from lockkit.table.format.log_writing import refuse_unordered
 from lockkit.table.format.properties import GROUP, HUDI, TableConfig
-from lockkit.table.format.refusals import refuse_keyless, refuse_millis, refuse_sliced
+from lockkit.table.format.refusals import refuse_keyless, refuse_millis, refuse_sliced_write
 from lockkit.table.format.schema import avro_schema, conform, evolve
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.occ.commit import Committed
@@ -103,13 +103,7 @@ class TableWrite(ABC):
             found = run(look_over(), self.store, self.clock)
         known, seen = found
         self.check(known.config)
-        self._refuse_sliced(known.config)
-        refuse_replacing(known.config, self.requested.operation)
-        refuse_keyless(known.config, self.requested.operation)
-        if self.everywhere(known.config):
-            from lockkit.table.write.global_index import refuse_global
-
-            refuse_global(known.config)
+        self._refuse(known.config)
         refuse_unsaid(seen)
         refuse_other_buckets(self.store, known.config)
         if known.config.hashed and known.config.mode == HUDI and self.requested.strategy is SIMPLE:
@@ -121,8 +115,6 @@ class TableWrite(ABC):
             strategy = strategy_for(self.requested.operation, strategy)
         elif known.config.by_base_files:  # a bucket may have several file groups
             strategy = replace(strategy, unit=BUCKET.unit)
-        if self.requested.operation == "delete_partition" and not known.config.partition_fields:
-            raise RefusedOption("delete_partition", "is refused: the table has no partitions")
         self.upkeep.before_write(known)
         state: list[tuple[Snapshot, Prepared]] = []
         shared = self.upkeep.context
@@ -179,11 +171,15 @@ class TableWrite(ABC):
     def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
         """Write the files of one attempt."""
 
-    def _refuse_sliced(self, config: TableConfig) -> None:
-        if self.requested.partial:
-            refuse_sliced(config, "a partial update")
-        if _action(self.requested.operation, config) == "replacecommit":
-            refuse_sliced(config, self.requested.operation)
+    def _refuse(self, config: TableConfig) -> None:
+        operation = self.requested.operation
+        refuse_sliced_write(config, operation, self.requested.partial)
+        refuse_replacing(config, operation)
+        refuse_keyless(config, operation)
+        if self.everywhere(config):
+            from lockkit.table.write.global_index import refuse_global
+
+            refuse_global(config)
 
     def merges(self, config: TableConfig) -> bool:
         """Whether each row goes to the file group that has its key, or to its bucket's."""

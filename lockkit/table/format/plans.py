@@ -8,7 +8,6 @@ finishes the plan of a dead process, and its writes fail while it cannot.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -44,14 +43,13 @@ class RollbackPlan:
     target: str
     target_action: str
     files: Files
-    """In version 6 log files of earlier slices, too, which get a command instead (`blocks`)."""
+    """In version 6 log files, too, which get a command instead (`blocks`)."""
     base: str = NO_BASE
 
-    def blocks(self, path: str) -> re.Match[str] | None:
-        """The parts of a log file's name, if its target did not begin its slice: then it stays.
-        """
+    def blocks(self, path: str) -> tuple[str, ...]:
+        """A log file's id and slice, if the target did not begin that slice: the file stays."""
         log = LOG_FILE.fullmatch(path.rpartition("/")[2])
-        return log if log and log[2] != self.target else None
+        return (log[1], log[2]) if log and log[2] != self.target else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +110,13 @@ class ReplacePlan:
 
 def format_rollback_plan(plan: RollbackPlan) -> bytes:
     """The body of `T.rollback.requested`; only the file's name has T."""
-    requests = [
-        {"partitionPath": partition, "fileId": log[1], "latestBaseInstant": log[2],
-         "filesToBeDeleted": [], "logBlocksToBeDeleted": {_absolute(plan.base, path): 1}}
-        if (log := plan.blocks(path)) else
-        {"partitionPath": partition, "fileId": "", "latestBaseInstant": "",
-         "filesToBeDeleted": [_absolute(plan.base, path)], "logBlocksToBeDeleted": {}}
-        for partition, path in plan.files
-    ]  # fmt: skip
+    requests = []
+    for of, path in plan.files:
+        (file_id, base), key = plan.blocks(path) or ("", ""), _absolute(plan.base, path)
+        requests.append({
+            "partitionPath": of, "fileId": file_id, "latestBaseInstant": base,
+            "filesToBeDeleted": [] if base else [key],
+            "logBlocksToBeDeleted": {key: 1} if base else {}})  # fmt: skip
     return encode(records.ROLLBACK_PLAN, {
         "instantToRollback": {"commitTime": plan.target, "action": plan.target_action},
         "RollbackRequests": requests,
@@ -137,13 +134,10 @@ def parse_rollback_plan(key: str, body: bytes) -> RollbackPlan:
             for request in fields["RollbackRequests"] or ()
             for path in request["filesToBeDeleted"]
         ]
-        logs = [
-            (request["partitionPath"], path.rpartition("/")[2])  # Hudi's have a path or a name
-            for request in fields["RollbackRequests"] or ()
-            for path in request.get("logBlocksToBeDeleted") or ()
-        ]
         base, inside = _relative(files)
-        _, blocks = _relative((each, in_partition(each, name)) for each, name in logs)
+        _, blocks = _relative(  # Hudi's have a path or a name
+            (of["partitionPath"], in_partition(of["partitionPath"], path.rpartition("/")[2]))
+            for of in fields["RollbackRequests"] or () for path in of["logBlocksToBeDeleted"] or ())
         return RollbackPlan(
             _instant_in(key), _instant(target["commitTime"]), word(target["action"]),
             (*inside, *blocks), base,
@@ -152,15 +146,13 @@ def parse_rollback_plan(key: str, body: bytes) -> RollbackPlan:
 
 def format_rollback(plan: RollbackPlan, *, took_ms: int) -> bytes:
     """The body of the completed rollback: every file of the plan was deleted, or got a command."""
-    logs = {path for _, path in plan.files if plan.blocks(path)}
-    deleted = [each for each in plan.files if each[1] not in logs]
+    logs = [each for each in plan.files if plan.blocks(each[1])]
+    deleted = [each for each in plan.files if each not in logs]
+    gone, kept = (_by_partition(files, plan.base) for files in (deleted, logs))
     of_partition = {
-        partition: {"partitionPath": partition, "successDeleteFiles": paths,
-                    "failedDeleteFiles": [], "rollbackLogFiles": {},
-                    "logFilesFromFailedCommit": {_absolute(plan.base, each): 1 for each in logs
-                                                 if each.rpartition("/")[0] == partition}}
-        for partition, paths in (dict.fromkeys((each for each, _ in plan.files), ())
-                                 | _by_partition(deleted, plan.base)).items()
+        of: {"partitionPath": of, "successDeleteFiles": gone.get(of, ()), "failedDeleteFiles": [],
+             "rollbackLogFiles": {}, "logFilesFromFailedCommit": dict.fromkeys(kept[of], 1)}
+        for of, _ in plan.files
     }  # fmt: skip
     return encode(records.ROLLBACK, {
         "startRollbackTime": plan.instant,

@@ -209,7 +209,9 @@ _MUST_BE = (
 
 
 def refuse_keyless(config: TableConfig, operation: str) -> None:
-    """Raise if a write needs the keys that a table does not have."""
+    """Raise if a write needs the keys, or the partitions, that a table does not have."""
+    if operation == "delete_partition" and not config.partition_fields:
+        raise RefusedOption("delete_partition", "is refused: the table has no partitions")
     if not config.record_key and operation != "delete_partition":
         raise RefusedOption(
             operation, "is refused: the table has no record keys, so no row is found again",
@@ -238,6 +240,13 @@ def refuse_sliced(config: TableConfig, what: str) -> None:
             "do not say which commit wrote them", "use lockkit.table.Table to append, upsert, "
             "delete, compact and clean, or Hudi, or upgrade it: hoodie.write.table.version=9",
         )  # fmt: skip
+
+
+def refuse_sliced_write(config: TableConfig, operation: str, partial: bool) -> None:
+    """The same for a write."""
+    replaces = operation == "delete_partition" or operation.startswith("insert_overwrite")
+    if partial or replaces:
+        refuse_sliced(config, "a partial update" if partial else operation)
 
 
 def refuse_index(index: str) -> None:

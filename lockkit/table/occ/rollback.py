@@ -7,7 +7,6 @@ before it has decided for the rollback.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -15,19 +14,10 @@ from typing import TYPE_CHECKING
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
-from lockkit.stores import ListEntry
 from lockkit.table.errors import RefusedOption, Unanswered
-from lockkit.table.format.layout import (
-    BASE_FILE,
-    LOG_FILE,
-    NO_BASE,
-    TaskId,
-    in_partition,
-    is_written_by,
-)
-from lockkit.table.format.properties import FENCED, GROUP, PROPERTIES_KEY, TableConfig
+from lockkit.table.format.layout import NO_BASE
+from lockkit.table.format.properties import FENCED, GROUP, TableConfig
 from lockkit.table.format.timeline import (
-    HOODIE,
     Timeline,
     TimelineNames,
     instant_ms,
@@ -46,19 +36,16 @@ from lockkit.table.occ.decide import (
     replace_fence,
     settle,
 )
-from lockkit.table.occ.discarding import attempt_in, discard
+from lockkit.table.occ.discarding import discard
+from lockkit.table.occ.executions import put_back
 from lockkit.table.occ.fence import COMMIT, ROLLBACK, Decided, FenceRead, follow, read_fence
 from lockkit.table.occ.liveness import forget
-from lockkit.table.occ.markers import Marker, files_of, marker_key, unmark
+from lockkit.table.occ.markers import unmark
+from lockkit.table.occ.own_files import listed_by, with_partitions, written_by
 from lockkit.table.occ.transaction import TableCache, TakenInstant, is_ours, take
 
 if TYPE_CHECKING:
     from lockkit.table.format.plans import RollbackPlan
-
-
-EXECUTIONS = 1 << 30
-"""From this number on are the attempts in the names of what lockkit writes for a pending plan: no
-job of Spark's has so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +103,11 @@ def roll_back(
         plan = yield from load_rollback_plan(names, resume)
     if known.config.commit == GROUP:
         return (yield from _roll_back_in_group(target, known, plan, paths))
-    if known.config.sliced and (yield from is_compaction(names, target)):
-        believe()
-        return (yield from put_back(target, names))
+    if known.config.sliced:
+        own = yield from _files_of(names, target)
+        if own.pending.get(target) == "compaction":
+            believe()
+            return RolledBack("", target, (yield from put_back(target, names)))
     for _ in range(ROUNDS_MAX):
         seen = (yield from read_fence()) if fenced else FenceRead(None, None)
         refuse_closed(seen)
@@ -216,7 +205,7 @@ def _files_to_delete(
 ) -> Procedure[Sequence[tuple[str, str]] | None]:
     """(partition, path) of each; None if the archive has a commit of this very instant."""
     if paths is not None:
-        return _with_partitions(paths)
+        return with_partitions(paths)
     return (yield from written_by(target, known.config))
 
 
@@ -231,7 +220,7 @@ def _forget_archived(target: str, own: Timeline, config: TableConfig) -> Procedu
     action, names = own.pending.get(target, "commit"), config.names
     named = {stat.path for each in (yield from load_archived_commits(config))
              if each.instant == target for stat in each.stats}  # fmt: skip
-    paths, _ = yield from _listed(target)
+    paths, _ = yield from listed_by(target)
     theirs = sorted(path for path in paths - named  # layout 1 names log files by their base file
                     if named and (names.layout == 2 or path.endswith(".parquet")))  # fmt: skip
     yield from all_of(delete(path) for path in theirs)
@@ -258,58 +247,6 @@ def _write_plan(
     return replace(plan, instant=taken.instant)
 
 
-def written_by(
-    target: str, config: TableConfig | None = None
-) -> Procedure[tuple[tuple[str, str], ...] | None]:
-    """(partition, path) of every file that the instant wrote or meant to write.
-
-    Its markers, written before the files, name them. Without markers only a listing of the whole
-    table finds them, including those of failed tasks. None if those are an archived commit's, by
-    the archive of `config`'s table.
-    """
-    marked = yield from files_of(target)
-    paths = {each.path for each in marked if _is_data_of(each.path, target)}
-    if config and config.sliced:
-        paths |= {path for each in marked if (path := _log_of(each))}
-    if not paths:
-        paths, keys = yield from _listed(target)
-        if paths and config and any(key.startswith(config.archive_prefix) for key in keys):
-            from lockkit.table.format.archived import load_archived  # rarely needed
-
-            if any(each.instant == target for each in (yield from load_archived(config))):
-                return None
-    return _with_partitions(paths)
-
-
-def _log_of(marker: Marker) -> str:
-    """Version 6: the log file of a marker of Hudi's, which names it, or the base file before it."""
-    name = marker.path.rpartition("/")[2]
-    if marker.io != "APPEND" or LOG_FILE.fullmatch(name):
-        return marker.path if marker.io == "APPEND" else ""
-    base = BASE_FILE.fullmatch(name)
-    partition = marker.group[0]
-    return in_partition(partition, f".{base[1]}_{base[3]}.log.1_{base[2]}") if base else ""
-
-
-def _listed(target: str) -> Procedure[tuple[set[str], list[str]]]:
-    """The data files with this instant in their names, and every key of the table."""
-    keys = yield from own_keys()
-    return {key for key in keys if _is_data_of(key, target)}, keys
-
-
-def own_keys() -> Procedure[list[str]]:
-    """Every key of the table, without those of a table below it, which may share instants."""
-    everything: list[ListEntry] = yield from listing("")
-    keys = [each.key for each in everything]
-    others = tuple(key.removesuffix(PROPERTIES_KEY) for key in keys
-                   if key.endswith("/" + PROPERTIES_KEY))  # fmt: skip
-    return [key for key in keys if not key.startswith(others)]
-
-
-def _with_partitions(paths: Collection[str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((path.rpartition("/")[0], path) for path in paths))
-
-
 def _drop(plan: RollbackPlan, names: TimelineNames) -> Procedure[None]:
     """Delete a plan that decided nothing, by the versions that hold it: its instant may be taken
     again, and the file of another rollback must stay.
@@ -324,10 +261,6 @@ def _drop(plan: RollbackPlan, names: TimelineNames) -> Procedure[None]:
                 case Found(_, begun):
                     yield from delete(inflight, begun)
             yield from delete(requested, version)
-
-
-def _is_data_of(key: str, target: str) -> bool:
-    return is_written_by(key, target) and not key.startswith(HOODIE)
 
 
 # --- once it is decided ---------------------------------------------------------------------------
@@ -362,54 +295,6 @@ def take_files_back(target: str, paths: Collection[str], sliced: bool) -> Proced
         yield from take_back(target, paths)
     else:
         yield from all_of(delete(path) for path in paths)
-
-
-# --- a compaction's plan that log files are named after -------------------------------------------
-
-
-def is_compaction(names: TimelineNames, target: str) -> Procedure[bool]:
-    own = yield from _files_of(names, target)
-    return own.pending.get(target) == "compaction"
-
-
-def put_back(target: str, names: TimelineNames) -> Procedure[RolledBack]:
-    """Delete what lockkit wrote for a compaction in version 6, and leave its plan.
-
-    Writers that see the plan name their log files after it. Without its base file their slice would
-    lack all earlier rows, for every reader. So no such plan is ever taken away; Hudi begins it
-    again, too. What Hudi wrote for it stays: it may carry the plan out just now.
-    """
-    files = yield from delete_executions(target)
-    inflight = names.inflight(target, "compaction")
-    match (yield from read(inflight)):
-        case Found(body, version) if attempt_in(inflight, body) is not None:
-            yield from delete(inflight, version)
-    yield from forget(target)
-    text = f"{target} (compaction) is to be carried out: its plan stays, {len(files)} files are "
-    yield Note("note", {"text": text + "deleted", "instant": target})
-    return RolledBack("", target, files)
-
-
-def execution(attempt: str) -> TaskId:
-    """The task in the names of the files that this attempt writes for a plan of anybody's."""
-    return TaskId(attempt=EXECUTIONS + (zlib.crc32(attempt.encode()) >> 2))
-
-
-def delete_executions(target: str, attempt: str = "") -> Procedure[tuple[str, ...]]:
-    """Delete what attempts of lockkit's wrote for the plan `target`, or this one, with its markers.
-
-    An attempt that was paused may find that Hudi carries the same plan out, or has done so.
-    """
-    mine = []
-    for each in (yield from files_of(target)):
-        name = BASE_FILE.fullmatch(each.path.rpartition("/")[2])
-        task, stage, tried = map(int, name[2].split("-")) if name else (0, 0, 0)
-        only = execution(attempt).attempt if attempt else tried
-        if task == stage == 0 and tried >= EXECUTIONS and tried == only and name[3] == target:
-            mine.append(each.path)
-    yield from all_of(delete(path) for path in mine)
-    yield from all_of(delete(marker_key(target, path, "MERGE")) for path in mine)
-    return tuple(mine)
 
 
 def keep_only(target: str, kept: Collection[str]) -> Procedure[None]:

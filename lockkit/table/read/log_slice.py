@@ -97,9 +97,9 @@ def slice_instant(of: Slice) -> str:
 
     It is that of its base file, or of the commit that began the file group with a log file.
     """
-    logs = of.logs if isinstance(of, LogSlice) else ()
-    begun = {instant_of(each) for each in logs}
-    return of.instant or max((each for each in begun if each in of.completed), default="")
+    if of.instant or not isinstance(of, LogSlice):
+        return of.instant
+    return max((at for at in map(instant_of, of.logs) if at in of.completed), default="")
 
 
 def next_log(of: Slice | None, instant: str) -> tuple[str, int]:

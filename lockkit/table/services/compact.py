@@ -189,20 +189,9 @@ def compact(context: ServiceContext, view: TableView) -> Compacted | None:
     """None if there are no log files.
 
     A commit between the look and the plan makes the plan void; then it looks and plans again.
-    In version 6 the plan is one that stays (`scheduled.schedule`), and is carried out then; if
-    there is nothing to plan, the oldest plan that waits.
     Raises `TableChanged` after `PLANS_MAX` void plans, `CommitConflict` if it missed a log file or
     an input was replaced; `CommitUnknown`, and what a commit raises.
     """
-    if view.config.sliced:
-        from lockkit.table.services.scheduled import execute, schedule
-
-        planned = schedule(context, view)
-        view, _saved = context.run(look_at(None, 0))
-        waiting = sorted(each for each, action in view.now.pending.items()
-                         if action == "compaction" and each not in view.now.inflight)
-        instant = planned.instant if planned else min(waiting, default="")
-        return execute(context, view, instant) if instant else None
     for _ in range(PLANS_MAX):
         plan = plan_for(context, view)
         if plan is None or (done := _carried_out(context, view, plan)) is not None:

@@ -48,7 +48,7 @@ from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.covered import CheckedHorizon, has_archived, read_commit
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.mode import set_fence
-from lockkit.table.occ.rollback import own_keys
+from lockkit.table.occ.own_files import own_keys
 from lockkit.table.occ.transaction import TableCache, take
 from lockkit.table.read.checkpoint import CHECKPOINT_KEY
 from lockkit.table.read.listed import snapshot_of

@@ -28,10 +28,10 @@ from lockkit.table.occ.committing import wait_out
 from lockkit.table.occ.conflict import refuse_unreadable
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.discarding import attempt_in
+from lockkit.table.occ.executions import delete_executions, execution
 from lockkit.table.occ.liveness import read_heartbeat
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.prepared import Prepared
-from lockkit.table.occ.rollback import delete_executions, execution
 from lockkit.table.occ.transaction import TakenInstant, Transaction, begin, is_ours, take
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
@@ -39,6 +39,7 @@ from lockkit.table.services.compact import (
     PLANS_MAX,
     Compacted,
     after_its_inputs,
+    compact,
     merged,
     never_carried_out,
     plan_for,
@@ -85,6 +86,23 @@ def schedule(context: ServiceContext, view: TableView) -> Compacted | None:
         view, _saved = context.run(look_at(view.snapshot, view.snapshot.covered.count))
     why = f"changed between each of {PLANS_MAX} looks and plans of a compaction; none was scheduled"
     raise TableChanged(f"table {view.config.name!r}", why, "try again when fewer writers commit")
+
+
+def compacted(context: ServiceContext, view: TableView) -> Compacted | None:
+    """`compact`, which in version 6 takes two steps, because no plan is withdrawn there.
+
+    If there is nothing to plan, it carries out the oldest plan that nobody has begun.
+    """
+    if not view.config.sliced:
+        return compact(context, view)
+    planned = schedule(context, view)
+    view, _saved = context.run(look_at(None, 0))
+    instant = planned.instant if planned else ""
+    for each, action in () if planned else sorted(view.now.pending.items()):
+        begun = each in view.now.inflight or action != COMPACTION
+        if not begun and context.run(read_heartbeat(each)).version is None:
+            instant = instant or each
+    return execute(context, view, instant) if instant else None
 
 
 def _scheduled_under_lock(context: ServiceContext) -> Compacted | None:

@@ -47,7 +47,7 @@ from lockkit.table.services.clean import (
     resume_clean,
 )
 from lockkit.table.services.cluster import Clustered, cluster, plan_for
-from lockkit.table.services.compact import Compacted, compact, compact_due
+from lockkit.table.services.compact import Compacted, compact_due
 from lockkit.table.services.compact import plan_for as plan_compact
 from lockkit.table.services.context import ServiceContext
 from lockkit.table.services.restore import Restored, open_fence, plan_restore, restore
@@ -61,6 +61,9 @@ from lockkit.table.services.scheduled import (
     refuse_mode,
     schedule,
     to_execute,
+)
+from lockkit.table.services.scheduled import (
+    compacted as compacted_by,
 )
 from lockkit.table.services.view import TableView, look_at
 from lockkit.table.write.attempt import retried
@@ -122,7 +125,7 @@ class TableService:
         due = self.context.run(cluster_due(view.config.names, view.now, self.context.rules))
         try:
             if view.config.merged and compact_due(view.now, self.context.rules):
-                compacted = compact(self.context, view)
+                compacted = compacted_by(self.context, view)
             clustered = cluster(self._apart, view) if due else None
         except CommitConflict as conflict:
             yielded = str(conflict)
@@ -333,9 +336,8 @@ class TableService:
             return schedule(context, self._without_dead())
         if mode == EXECUTE:
             return retried(lambda: self._execute(instant), retries, context.clock, context.emit)
-        return retried(
-            lambda: compact(context, self._without_dead()), retries, context.clock, context.emit
-        )
+        way = lambda: compacted_by(context, self._without_dead())  # noqa: E731
+        return retried(way, retries, context.clock, context.emit)
 
     def _execute(self, instant: str) -> Compacted | None:
         view = self.inspect()

@@ -34,6 +34,7 @@ from lockkit.table.occ.discarding import attempt_in
 from lockkit.table.occ.fence import COMMIT, read_fence
 from lockkit.table.occ.group.refused import LateInstant
 from lockkit.table.occ.markers import unmark
+from lockkit.table.occ.own_files import written_by
 from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _clear_away(taken: TakenInstant, paths: Paths) -> Procedure[bool]:
     """
     instant, action, names = taken.instant, taken.action, taken.names
     if paths is None:
-        paths = [path for _, path in (yield from rollback.written_by(instant)) or ()]
+        paths = [path for _, path in (yield from written_by(instant)) or ()]
     yield from all_of(delete(path) for path in paths)
     yield from unmark(instant)
     match (yield from read(taken.requested)):

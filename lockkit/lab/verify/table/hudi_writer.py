@@ -31,7 +31,7 @@ from lockkit.table.format.timeline import Timeline, TimelineNames, instant_of, l
 from lockkit.table.occ.covered import load_rollback_plan, read_commit
 from lockkit.table.occ.failed import service_plans
 from lockkit.table.occ.liveness import heartbeat_key
-from lockkit.table.occ.rollback import written_by
+from lockkit.table.occ.own_files import written_by
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
 

@@ -1,0 +1,60 @@
+"""The files that executions of a pending compaction plan write, each under the plan's instant."""
+
+from __future__ import annotations
+
+import zlib
+
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Note, Procedure
+from lockkit.runtime.proven import all_of, delete, read
+from lockkit.table.format.layout import BASE_FILE, TaskId
+from lockkit.table.format.timeline import TimelineNames
+from lockkit.table.occ.discarding import attempt_in
+from lockkit.table.occ.liveness import forget
+from lockkit.table.occ.markers import files_of, marker_key
+
+EXECUTIONS = 1 << 30
+"""From this number on are the attempts in the names of what lockkit writes for a pending plan: no
+job of Spark's has so many."""
+
+
+def put_back(target: str, names: TimelineNames) -> Procedure[tuple[str, ...]]:
+    """Delete what lockkit wrote for a compaction in version 6, and leave its plan.
+
+    Writers that see the plan name their log files after it. Without its base file their slice would
+    lack all earlier rows, for every reader. So no such plan is ever taken away; Hudi begins it
+    again, too. What Hudi wrote for it stays: it may carry the plan out just now.
+    """
+    files = yield from delete_executions(target)
+    inflight = names.inflight(target, "compaction")
+    match (yield from read(inflight)):
+        case Found(body, version) if attempt_in(inflight, body) is not None:
+            yield from delete(inflight, version)
+    yield from forget(target)
+    text = f"{target} (compaction) is to be carried out: its plan stays, {len(files)} files are "
+    yield Note("note", {"text": text + "deleted", "instant": target})
+    return files
+
+
+def execution(attempt: str) -> TaskId:
+    """The task in the names of the files that this attempt writes for a plan of anybody's."""
+    return TaskId(attempt=EXECUTIONS + (zlib.crc32(attempt.encode()) >> 2))
+
+
+def delete_executions(target: str, attempt: str = "") -> Procedure[tuple[str, ...]]:
+    """Delete what attempts of lockkit's wrote for the plan `target`, or this one, with its markers.
+
+    An attempt that was paused may find that Hudi carries the same plan out, or has done so.
+    """
+    mine = []
+    for each in (yield from files_of(target)):
+        name = BASE_FILE.fullmatch(each.path.rpartition("/")[2])
+        if name is None or name[3] != target:
+            continue
+        task, stage, tried = map(int, name[2].split("-"))
+        only = execution(attempt).attempt if attempt else tried
+        if task == stage == 0 and tried >= EXECUTIONS and tried == only:
+            mine.append(each.path)
+    yield from all_of(delete(path) for path in mine)
+    yield from all_of(delete(marker_key(target, path, "MERGE")) for path in mine)
+    return tuple(mine)
