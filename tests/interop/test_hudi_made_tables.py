@@ -162,7 +162,7 @@ def page(lines: Sequence[Sequence[str]], reasons: Sequence[str]) -> str:
     rows = [names, ["---"] * len(names), *lines]
     table = "\n".join(f"| {' | '.join(each)} |" for each in rows)
     why = "\n".join(f"- [{n}] {each}" for n, each in enumerate(reasons, 1))
-    return f"{HEAD}\n{table}\n\nWhy a table is not written:\n\n{why}\n"
+    return f"{HEAD}\n{table}\n" + (f"\nWhy a table is not written:\n\n{why}\n" if why else "")
 
 
 def test_every_table_that_hudi_made_is_read_and_written_as_the_page_says(
