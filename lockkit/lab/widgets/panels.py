@@ -125,7 +125,8 @@ class Workbench(Newest):
         self.fence_on.observe(self._clicked_fence, "value")
         self.view = column(
             "workbench",
-            row(*self._parameters, self.fence_on),
+            # In this order they take three lines of a narrow notebook.
+            row(self.provider, self.lease, self.team, self.overlap, self.fence_on),
             row(self.launch_button, self.stop_button, self.spark_button, self.stall_buttons,
                 self.lose_button),
             self.lanes, Charts(self.lanes),
