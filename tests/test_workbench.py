@@ -657,6 +657,22 @@ def test_what_was_said_a_while_ago_is_not_said_any_more(
     until(lambda: bench.lanes.status["said"] == "")
 
 
+def test_an_app_sends_nothing_to_a_page_that_was_closed_until_it_is_there_again(
+    slow_start: tuple[Workbench, list[WritersToCome]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sent counts as use of the kernel, which would end two minutes later."""
+    bench, made = slow_start
+    bench.lanes._handle_custom_msg({"type": "hb"}, [])
+    bench.launch()
+    monkeypatch.setattr("lockkit.lab.widgets.control.SILENT_MS", 0.0)
+    monkeypatch.setattr("lockkit.lab.widgets.control.IN_VOILA", True)
+    made[-1].work()
+    bench._control.wait(bench._control.ask("fence", on=True))
+    assert bench.lanes.status["recorded"], "no news"
+    monkeypatch.setattr("lockkit.lab.widgets.control.SILENT_MS", 60_000.0)
+    until(lambda: not bench.lanes.status["recorded"])
+
+
 def test_no_recorded_run_plays_over_writers_that_test_their_store(
     slow_start: tuple[Workbench, list[WritersToCome]],
 ) -> None:

@@ -47,6 +47,12 @@ def test_the_same_notebook_is_an_app_in_voila(voila: Server, page: Any) -> None:
     assert elsewhere(page, voila) == [] and page.trouble == []
 
 
+def test_the_list_of_notebooks_fetches_nothing_from_another_host(voila: Server, page: Any) -> None:
+    page.goto(f"{voila.url}/", timeout=LATER_MS)
+    page.get_by_text("04_pause_and_fence.ipynb").first.wait_for(timeout=LATER_MS)
+    assert elsewhere(page, voila) == []
+
+
 def test_a_stage_is_shown_in_voila_once_a_guess_is_picked(voila: Server, page: Any) -> None:
     """Nothing can be run again there: a click shows it, and then requests go one at a time."""
     page.goto(f"{voila.url}/voila/render/12_patterns.ipynb", timeout=LATER_MS)

@@ -22,6 +22,7 @@ from lockkit.events import Event, HistoryNarrator
 from lockkit.lab.widgets.ahead import Ahead
 from lockkit.lab.widgets.launch import LaunchSettings
 from lockkit.lab.widgets.models import HistoryModel
+from lockkit.lab.widgets.predict import IN_VOILA
 from lockkit.lab.widgets.scene import Scene, facts, scene, text
 
 TICK_S, FIRST_TICK_S = 0.25, 0.05
@@ -41,6 +42,8 @@ VERDICT_SHARE = 0.1
 """At most this part of the time goes into checking: a long history is checked less often."""
 VERDICT_PAUSE_MS_MIN = 1_000.0
 STARTING = {"starting"}
+SILENT_MS = 15_000.0
+"""An app's page that says nothing for so long was closed, or its tab is hidden."""
 SAID_MS = 15_000.0
 """So long the line beside the state says what happened."""
 COMMAND_TIMEOUT_S = 30.0
@@ -97,6 +100,7 @@ class Controller:
         self._starting = threading.Lock()
         self._page_seen = threading.Event()
         self._page_spoke = threading.Event()
+        self._spoke_ms = 0.0
         self._closed = False
         self.fleet: Any = None
         self._coming: Any = None
@@ -145,6 +149,9 @@ class Controller:
 
     def beat(self) -> None:
         """Note a sign of life from the page."""
+        was_silent, self._spoke_ms = self._is_silent(), self._clock.boot_ms()
+        if was_silent:
+            self.ask("look")
         if not self._page_seen.is_set():
             self._page_seen.set()
             self.ask("ahead")
@@ -361,8 +368,14 @@ class Controller:
             self._said = ""
 
     def _show(self, news: PanelUpdate) -> None:
+        if self._is_silent():
+            return  # the tab was closed; what is sent to it counts as use of the kernel
         if not self._closed:  # a closed panel has said so, and stays that way
             self._send(news)
+
+    def _is_silent(self) -> bool:
+        silent_ms = self._clock.boot_ms() - self._spoke_ms
+        return IN_VOILA and self._page_seen.is_set() and silent_ms > SILENT_MS
 
     def _take(self) -> int:
         """Add the new events to the story; return their number."""
