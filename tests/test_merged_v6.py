@@ -173,6 +173,20 @@ def test_a_plan_is_carried_out_while_a_later_writer_writes(table: Table) -> None
     assert done and live(table) == before | {"k03": 1} == dict(shown(read_by_hudi_rs(table.url)))
 
 
+def test_the_inflight_file_is_there_before_a_data_file(table: Table) -> None:
+    """Hudi's rollback of an instant that is only requested takes nothing back."""
+    begun: list[bool] = []
+
+    def heard(kind: str, **fields: Any) -> None:
+        if kind == "note" and fields["text"].startswith("wrote"):
+            key = V6.inflight(fields["instant"], "deltacommit")
+            begun.append(bool(other.store.list(key)))
+
+    with Table(table.url, emit=heard) as other:
+        other.upsert(as_rows(("k03", TS, 1)))
+    assert begun == [True]
+
+
 class Stops(BaseException):
     """The end of a process."""
 
