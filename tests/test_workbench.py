@@ -579,6 +579,9 @@ class WritersToCome:
     def fence(self, on: bool) -> None:
         """Nothing to switch."""
 
+    def lose_response(self, writer: str | None) -> None:
+        """Nothing is sent."""
+
     def beat(self) -> None:
         """Nothing ends without it."""
 
@@ -629,20 +632,22 @@ def test_a_double_click_launches_once(
     assert len(made) == 1
 
 
-def test_pyspark_does_not_replace_a_run_while_one_of_its_writers_is_paused(
+def test_pyspark_replaces_a_run_in_which_a_reader_lost_a_response_at_a_second_click(
     slow_start: tuple[Workbench, list[WritersToCome]],
 ) -> None:
     bench, made = slow_start
     bench.launch(kind="plain")
     made[0].work()
+    bench._control.wait(bench._control.ask("lose", writer=None))
     bench.spark_button.click()
-    until(lambda: len(made) == 2)
-    made[0].state = "stalled"
+    until(lambda: len(made) == 2 and bench.spark_button.disabled)
     made[1].work()
-    until(lambda: "PySpark has started" in bench.lanes.status["said"])
+    until(lambda: "press PySpark" in bench.lanes.status["said"])
+    until(lambda: not bench.spark_button.disabled)
     assert bench._control.fleet is made[0]
-    made[0].state = "running"
+    bench.spark_button.click()
     until(lambda: bench._control.fleet is made[1])
+    assert "these are its writers" in bench.lanes.status["said"]
 
 
 def test_what_was_said_a_while_ago_is_not_said_any_more(

@@ -69,6 +69,8 @@ class PanelUpdate:
     """Of the writers: plain, connect or jvm; "" if nothing was launched."""
     coming: str = ""
     """Of the writers that start beside them, to replace them."""
+    ready: bool = False
+    """Those work, and wait until the reader wants to see them."""
     starting: bool = False
     """A launch waits for the first request of a writer."""
 
@@ -119,6 +121,7 @@ class Controller:
         self._quiet = 0
         self._said = self._error = self._trace = ""
         self._said_before, self._said_ms = "", 0.0
+        self._touched = False
         self.verdict = None
 
     # --- for any thread -------------------------------------------------------------------------
@@ -230,6 +233,7 @@ class Controller:
             case "stall":
                 fleet.stall(args["writer"], at=args["at"])
                 self._armed.add(args["writer"])
+                self._touched = True
                 where = "at its next commit, holding the lock" if args["at"] == "commit" else "now"
                 self._said = f"{args['writer']} will be paused (SIGSTOP) {where}"
             case "resume":
@@ -237,6 +241,7 @@ class Controller:
                 fleet.resume(args["writer"])
                 self._said = f"{args['writer']} continues"
             case "lose":
+                self._touched = True
                 fleet.lose_response(args["writer"])
                 self._said = (
                     f"the next write of the lock or the fence by {args['writer'] or 'any writer'} "
@@ -265,7 +270,10 @@ class Controller:
             self._ahead.start()
 
     def _prepare(self, settings: LaunchSettings) -> None:
-        """Start other writers beside those that run, on a table of their own."""
+        """Start other writers beside those that run, on a table of their own; or show them."""
+        if self._works(self._coming):
+            self._replace()
+            return
         self._drop_coming()
         self._coming = self._made(settings)
         self._coming.launch()
@@ -285,24 +293,30 @@ class Controller:
     def _switch(self) -> None:
         """Show the prepared writers as soon as one of them works; end the others.
 
-        Not while a writer is paused, or is about to be: a reader looks at that.
+        A run in which a reader stalled a writer or lost a response stays until the reader is done.
         """
         if self._coming is None:
             return
         if self._coming.error:
             self._said = text(f"PySpark did not start: {self._coming.error}", limit=500)
             self._drop_coming()
-        elif not any(each.kind == "ask" for each in self._coming.events()):
-            return
-        elif self._armed or "stalled" in self.fleet.writers.values():
-            self._said = "PySpark has started; its writers are shown once no writer here is paused"
-        else:
-            fleet, self._coming = self._coming, None
-            self.fleet.stop()
-            self._discard(self.fleet)
-            self._reset()
-            self.fleet = fleet
-            self._said = "PySpark has started: these are its writers, on a table of their own"
+        elif self._works(self._coming):
+            if self._touched:
+                self._said = "PySpark has started: press PySpark to see it; this run then ends"
+            else:
+                self._replace()
+
+    def _replace(self) -> None:
+        fleet, self._coming = self._coming, None
+        self.fleet.stop()
+        self._discard(self.fleet)
+        self._reset()
+        self.fleet = fleet
+        self._said = "PySpark has started: these are its writers, on a table of their own"
+
+    @staticmethod
+    def _works(fleet: Any) -> bool:
+        return fleet is not None and any(each.kind == "ask" for each in fleet.events())
 
     def _drop_coming(self) -> None:
         if self._coming is not None:
@@ -433,6 +447,7 @@ class Controller:
             trace=self._trace, live=live, starting=waits,
             kind="" if self.fleet is None else self.fleet.plan.kind,
             coming="" if self._coming is None else self._coming.plan.kind,
+            ready=self._touched and self._works(self._coming),
         )  # fmt: skip
 
 

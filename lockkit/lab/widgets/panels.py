@@ -197,7 +197,8 @@ class Workbench(Newest):
         for each in self._parameters:
             each.disabled = live
         self.launch_button.disabled = live
-        self.spark_button.disabled = bool(news.coming) or (live and news.kind != "plain")
+        starts = bool(news.coming) and not news.ready
+        self.spark_button.disabled = starts or (live and news.kind != "plain")
         self.lose_button.disabled = not live
         self._show_writers(news.writers, live=live)
 
