@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import runpy
+import signal
 import subprocess
 import sys
 import threading
@@ -780,7 +781,7 @@ def test_an_endless_answer_ends_with_the_process_that_judges_it() -> None:
     program = (
         "from lockkit.lab.course.exercises import judge\n"
         "def order(keys):\n"
-        "    print('begins', flush=True)\n"
+        "    __import__('os').write(1, b'begins\\n')\n"
         "    while True: pass\n"
         "judge(order)"
     )
@@ -1045,3 +1046,55 @@ def test_the_error_text_of_an_exercise_function_is_escaped() -> None:
         yield
 
     assert "<script" not in judge(acquire)._repr_html_()
+
+
+def ordered(keys: list[str]) -> list[str]:
+    return sorted(set(keys))
+
+
+ordered.__name__ = "order"
+
+
+def test_a_client_whose_process_has_ended_since_is_started_again() -> None:
+    judge(ordered, worlds=REAL + 1)
+    for each in [*Interpreter.STARTED.values()]:
+        os.kill(each.process.pid, signal.SIGKILL)
+        each.process.wait()
+    assert all(judge(ordered, worlds=REAL + 1).solved for _ in range(2))
+
+
+def test_a_process_that_an_answer_forks_answers_no_later_function() -> None:
+    def order(keys: list[str]) -> list[str]:
+        os.fork()
+        return sorted(set(keys))
+
+    judge(order, worlds=2)
+    assert judge(ordered, worlds=REAL + 1).solved
+
+
+def test_what_a_function_prints_is_in_its_story_and_an_answer_that_was_lost_says_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def acquire(key: str, mine: bytes) -> Any:
+        answer = yield Put(key, mine, IfAbsent())
+        print(answer)
+        print("x" * 100_000)
+        return isinstance(answer, Applied)
+
+    judged = judge(acquire)
+    printed = [each["text"] for each in judged.events if str(each.get("text")).startswith("prints")]
+    assert printed and max(map(len, printed)) < 2_000 and capfd.readouterr().out == ""
+    assert {each.split("\n")[0] for each in printed if "Unknown" in each} == {
+        "prints: Unknown(why='no answer')"
+    }
+
+
+@pytest.mark.parametrize(("body", "said"), [
+    ("yield read(key)", "it yields a generator: write `yield from` before it"),
+    ("raise KeyboardInterrupt", "raised KeyboardInterrupt in line 2"),
+    ("return 1.0\n    yield", "returned 1.0, not a whole number or None"),
+])  # fmt: skip
+def test_a_slip_is_named_with_what_to_write(body: str, said: str) -> None:
+    made: dict[str, Any] = {"read": read}
+    exec(f"def append(key, mine):\n    {body}", made)
+    assert said in str(judge(made["append"], worlds=1))

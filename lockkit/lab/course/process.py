@@ -11,9 +11,9 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import lru_cache
-from io import BytesIO
+from io import BytesIO, StringIO
 from multiprocessing.connection import Connection, Pipe
 from signal import ITIMER_PROF, SIGKILL, SIGPROF, setitimer
 from subprocess import DEVNULL, Popen
@@ -23,13 +23,21 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import cloudpickle
 
-from lockkit.lab.processes.process import die_with_parent, from_lasting_thread, used_s
+from lockkit.lab.processes.process import (
+    die_with_parent,
+    from_lasting_thread,
+    group_sizes,
+    used_s,
+)
 
 REAL = 10
 """In so many worlds each client is a process of the operating system."""
 ENDED = 64
+OWN = 2
+"""A client has so many processes: one for each function, and the one that starts it."""
 LIMIT_S = 10.0
 """A client may compute for so long in one world, and do nothing for so long in one call."""
+PRINTED_CHARS_MAX = 1_000
 LOOKS_MAX = 60
 """So many times half of that is a call waited for, however slowly it computes."""
 Said = tuple[str, Any]
@@ -94,14 +102,31 @@ def _unpacked(code: bytes) -> Any:
         parts._DYNAMIC_CLASS_TRACKER_BY_ID = shared
 
 
+class _Printed(StringIO):
+    """The beginning of what is printed."""
+
+    def write(self, text: str) -> int:
+        super().write(text[: PRINTED_CHARS_MAX - self.tell()])
+        return len(text)
+
+
 class Copy:
     """A client's own copy of the function."""
+
+    printed = ""
+    """By the newest call, or while it answered."""
 
     def __init__(self, code: bytes, limit_s: float) -> None:
         self.code, self.function, self.running = code, None, None  # type: Any, Any, Any
         self.left_s = limit_s
 
     def ask(self, kind: str, value: Any) -> Said:
+        with redirect_stdout(_Printed()) as out:
+            said = self._run(kind, value)
+        self.printed = out.getvalue()
+        return said
+
+    def _run(self, kind: str, value: Any) -> Said:
         """Call the function with these arguments, or send an answer to it."""
         try:
             setitimer(ITIMER_PROF, self.left_s)  # then SIGPROF ends this process
@@ -113,7 +138,7 @@ class Copy:
             if isinstance(self.running, Generator):
                 return "runs", getattr(self.running, "__name__", "")
             return "returns", self.running
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the result
+        except BaseException as error:  # noqa: BLE001 - it is the result
             if kind == "send" and isinstance(error, StopIteration):
                 return "returns", error.value
             at, where = error.__traceback__, ""
@@ -129,6 +154,7 @@ class Interpreter:
     """A client that is a process of the operating system."""
 
     STARTED: ClassVar[dict[str, Interpreter]] = {}
+    printed = ""
 
     def __init__(self, name: str, loads: str) -> None:
         self.name, (self.connection, theirs) = name, Pipe()
@@ -149,7 +175,8 @@ class Interpreter:
             self.connection.send((kind, value))
             for _ in range(LOOKS_MAX):
                 if self.connection.poll(LIMIT_S / 2):
-                    said: Said = pickle.loads(self.connection.recv_bytes())
+                    said: Said
+                    said, self.printed = pickle.loads(self.connection.recv_bytes())
                     return said
                 if used == (used := used_s(self.process.pid)):
                     break
@@ -165,7 +192,8 @@ class Interpreter:
 
     def kill(self) -> None:
         del self.STARTED[self.name]
-        os.killpg(self.process.pid, SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, SIGKILL)
         self.process.wait()
 
 
@@ -174,8 +202,11 @@ def interpreters(code: bytes) -> Iterator[Callable[..., Interpreter]]:
     """Start a client by its name; it ends with the block. It finds what this process finds now."""
 
     def start(name: str, loads: str = "lockkit.runtime.proven") -> Interpreter:
-        found = Interpreter.STARTED.get(name) or Interpreter(name, loads)
         about = (code, LIMIT_S), sys.path, dict(os.environ), os.getcwd()
+        found = Interpreter.STARTED.get(name)
+        if found and found.process.poll() is not None:  # it has ended since
+            found.kill()
+        found = Interpreter.STARTED.get(name) or Interpreter(name, loads)
         found.connection.send(("start", about))
         return found
 
@@ -185,8 +216,15 @@ def interpreters(code: bytes) -> Iterator[Callable[..., Interpreter]]:
         for each in [*Interpreter.STARTED.values()]:
             each.kill()
         raise
-    for each in Interpreter.STARTED.values():
-        each.connection.send(("end", b""))
+    groups = group_sizes()
+    for each in [*Interpreter.STARTED.values()]:
+        try:
+            each.connection.send(("end", b""))
+            usable = groups[each.process.pid] <= OWN  # one that the function forked would answer
+        except OSError:  # it has ended
+            usable = False
+        if not usable:
+            each.kill()
 
 
 def serve(number: int, parent: int) -> None:
@@ -211,9 +249,18 @@ def serve(number: int, parent: int) -> None:
             else:
                 said = copy.ask(*request)
             try:
-                body = packed(said)
+                body = packed((said, copy.printed))
             except Exception as error:  # noqa: BLE001 - whatever refuses to be packed
-                why = f"{said[1]!r}, which another process cannot have ({error})"
-                body = packed(("raises", f"TypeError: it {said[0]} {why}"))
+                why = f"TypeError: it {said[0]} {_unsendable(said[1], error)}"
+                body = packed((("raises", why), copy.printed))
             connection.send_bytes(body)
         os._exit(ENDED)
+
+
+def _unsendable(value: Any, error: Exception) -> str:
+    """What was returned or yielded, and how to write it right, if that is known."""
+    if isinstance(value, Generator):
+        return "a generator: write `yield from` before it"
+    if hasattr(value, "cr_code"):
+        return "a coroutine: leave out `async`"
+    return f"{value!r}, which another process cannot have ({error})"

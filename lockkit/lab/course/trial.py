@@ -16,7 +16,7 @@ from lockkit.lab.verify.sim.clock import Time
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
-from lockkit.protocol.outcome import Condition, Found, IfAbsent, IfVersion, Throttled
+from lockkit.protocol.outcome import Condition, Found, IfAbsent, IfVersion, Throttled, Unknown
 from lockkit.runtime import Delete, Get, List, Procedure, Put, Sleep
 from lockkit.runtime.proven import read, settle_write
 
@@ -55,13 +55,15 @@ class Trial:
             if why := _unusable(found):
                 self.raised(f"TypeError: it yields {why}")
             answer = yield found
+            if isinstance(answer, Unknown):  # a client cannot know why
+                answer = Unknown("no answer")
             throttled += isinstance(answer, Throttled)
         else:
             hint = f", {throttled} of them answered 429: after a 429, wait with `yield Sleep(1)`"
             raise Violated(ENDS["ends"], f"{self.name}() has sent {REQUESTS_MAX} requests"
                            f"{hint if throttled > REQUESTS_MAX // 2 else ''}")  # fmt: skip
         if (plain := _plain(found, returns)) is None and (returns is bool or found is not None):
-            self.wrong(found, "True or False" if returns is bool else "a number or None")
+            self.wrong(found, "True or False" if returns is bool else f"{NAMES[returns]} or None")
         self.note(node, f"{self.name}() returns {plain!r}")
         return plain
 
@@ -83,6 +85,8 @@ class Trial:
         if node.name not in self.clients:
             self.clients[node.name] = self.start(node.name)
         said = self.clients[node.name].ask(kind, value)
+        if printed := self.clients[node.name].printed.strip():
+            self.note(node, f"prints: {printed}")
         if said[0] == "raises":
             self.raised(said[1])
         if said[0] in ENDS:

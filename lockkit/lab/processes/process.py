@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -104,6 +105,15 @@ def tree(pid: int) -> list[psutil.Process]:
         return [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+
+
+def group_sizes() -> Counter[int]:
+    """How many processes each process group has."""
+    found = Counter[int]()
+    for pid in psutil.pids():
+        with suppress(OSError):  # it has ended
+            found[os.getpgid(pid)] += 1
+    return found
 
 
 def used_s(pid: int) -> float:
