@@ -47,8 +47,8 @@ print("GCS:", repr(gcs))
 # %% jupyter={"source_hidden": true}
 once.explain("""
 The store answered the release with 429. No code was wrong and there was no other writer, but the
-object's last write was less than a second old. The lock is now *dangling*: others must wait until a
-lease ends that nobody uses.
+object's last write was less than a second old. The lock is now *dangling*: the others must wait for
+the end of a lease that no client uses.
 """)
 
 # %% [markdown]
@@ -109,7 +109,7 @@ The limit holds for one *object name* and all its writers together. Claims, rene
 the confirming write after a lost answer all share it. Two writes per grant allow half a grant per
 second. No code can raise that limit; it can only avoid waste. So waiters read, and a release is
 retried. A renewal is not retried at once, because the old lease is still valid until the next
-renewal. Renewing every second is a mistake on this store.
+renewal. On this store, renewing every second would use up the one write per second.
 
 To relieve the object, take the lock less often: make many commits under one grant, or spread the
 keys over many lock objects (notebook 13). Holding it for a shorter time does not help.

@@ -136,9 +136,9 @@ again
 # ## Run: Terraform's lock file
 #
 # `prod.tfstate.tflock` is created if absent and deleted at the end. It never expires. You can plant
-# two mistakes. Terraform and OpenTofu make the first one, and, on stores without a conditional
-# delete, the second one, too. W2 is an impatient colleague, who sends a `force-unlock` with W1's ID
-# and then takes the lock.
+# two mistakes. Terraform and OpenTofu make the first mistake. On stores without a conditional
+# delete, they make the second mistake, too. W2 is an impatient colleague, who sends a
+# `force-unlock` with W1's ID and then takes the lock.
 
 # %%
 PatternStepper("statelock")

@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # Striped locks: many keys, some locks, one order
+# # Striped locks: many keys on a fixed number of locks
 #
 # Apache Ozone's object store had one lock for each bucket, so writers of different keys waited for
 # each other. Its designers therefore planned separate locks for volume, bucket and key. No store
@@ -26,8 +26,7 @@
 # ## Predict
 #
 # Two clients rename at the same moment, one `a` to `b` and the other `b` to `a`. Each client locks
-# its two keys one after the other, in the order in which its user named them. It holds both until
-# it has finished.
+# the key that it renames, then the new key. It holds both until it has finished.
 
 # %%
 from lockkit.lab.widgets import Predict

@@ -49,8 +49,8 @@ print(repr(found.shortest))
 
 # %% jupyter={"source_hidden": true}
 soon.explain("""
-Most seeds do no harm. Harm needs clocks that are wrong in the right direction and a client that
-looks at the right moment. So a manual test hardly ever meets such a mistake, but a company with a
+Most seeds do no harm. Harm needs a clock that is wrong in the harmful direction, and a client that
+looks at the wrong moment. So a manual test hardly ever meets such a mistake, but a company with a
 thousand tables meets it every week. This is the shortest of the worlds that went wrong:
 """)
 

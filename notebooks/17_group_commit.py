@@ -81,11 +81,13 @@ helped
 # %%
 figure(retried, helped)
 
-# %% [markdown]
-# The store's record shows who decided for whom. In the picture, *offer* is a writer's request,
-# *decides 3* is one write of the fence with three commits, and a ring marks a commit that another
-# writer decided. On the right, a diamond in its writer's colour is a commit that readers see. A
-# check mark shows when its writer has made sure of that.
+# %% jupyter={"source_hidden": true}
+together.explain("""
+The store's record shows who decided for whom. In the picture, *offer* is a writer's request,
+*decides 3* is one write of the fence with three commits, and a ring marks a commit that another
+writer decided. On the right, a diamond in its writer's colour is a commit that readers see. A check
+mark shows when its writer has made sure of that.
+""")
 
 # %%
 history = Writing(5).play(2.0).events
