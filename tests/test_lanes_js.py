@@ -314,8 +314,8 @@ def test_a_client_that_was_never_granted_the_free_lock_is_not_drawn_as_its_holde
         event(8_000, "W1", "note", text="works"),
     ]))  # fmt: skip
     bars = [(bar["kind"], bar["label"], bar["t"]) for bar in drawn["bars"] if bar["lane"] == "W1"]
-    assert bars == [("wrong", "never granted", [2_020, 7_000])]
-    assert [lane["state"] for lane in drawn["lanes"] if lane["id"] == "W1"] == ["never granted"]
+    assert bars == [("wrong", "counts wrongly", [2_020, 7_000])]
+    assert [lane["state"] for lane in drawn["lanes"] if lane["id"] == "W1"] == ["counts wrongly"]
 
 
 def look(at_ms: float, request: int, until_ms: float, outcome: str = "Unknown") -> list[Event]:
@@ -359,8 +359,8 @@ def test_a_read_that_was_sent_again_is_one_look_and_no_look_says_that_the_lock_w
 
 
 @pytest.mark.parametrize(("until_ms", "granted_ms", "drawn_as"), [
-    (2_500.0, None, [("wrong", "never granted", [2_020, 7_000])]),
-    (9_000.0, 3_040, [("wrong", "never granted", [2_020, 2_040]), ("belief", "", [2_040, 7_000])]),
+    (2_500.0, None, [("wrong", "counts wrongly", [2_020, 7_000])]),
+    (9_000.0, 3_040, [("wrong", "counts wrongly", [2_020, 2_040]), ("belief", "", [2_040, 7_000])]),
 ], ids=["its lease was over before", "it was granted afterwards"])  # fmt: skip
 def test_no_client_is_drawn_as_holding_what_it_was_not_granted_before_it_counted_on_it(
     until_ms: float, granted_ms: int | None, drawn_as: list[Any]
@@ -559,7 +559,7 @@ def test_several_requests_of_one_call_are_bracketed_and_the_answer_is_that_of_th
 
 @pytest.mark.parametrize(("moment", "kind", "label"), [
     ("lease/count_from_send:769", "bars", "superseded"),  # granted, and answered after its lease
-    ("lease/claim_412 ours:1", "bars", "never granted"),
+    ("lease/claim_412 ours:1", "bars", "counts wrongly"),
     ("shared:2469", "arrows", "Q2 leaves"),  # Q1 removes it: its lease is over
     ("wal/create_unknown ours:968", "arrows", "append 2: on its way"),  # its client gave it up
     ("lease/release deletes if match:4156", "arrows", "acquire: 412: arrived late"),

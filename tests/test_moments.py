@@ -157,7 +157,8 @@ def test_the_command_plays_alternatives_from_a_moment(capsys: pytest.CaptureFixt
     said = json.loads(capsys.readouterr().out)
     assert said["moment"] == "lease:9@60" and said["steps"] == 60
     assert said["others"] == {"runs": 5, "wrong": []}
-    for wrong, says in ((["lease:x"], "not a moment"), (["lease:9", "--others", "5"], "@57")):
+    unset = [""], "not a moment"  # an empty variable of a shell
+    for wrong, says in (unset, (["lease:x"], "a moment"), (["lease:9", "--others", "5"], "@57")):
         assert main(["simulate", "--moment", *wrong]) == 64
         assert says in capsys.readouterr().err
 

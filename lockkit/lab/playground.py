@@ -156,7 +156,7 @@ def checked(history: str) -> Iterator[Answer]:
     from lockkit.lab.incident.dropped import not_too_deep
 
     yield {"said": "reading"}
-    not_too_deep("this history", history)
+    not_too_deep("this history", history := history.removeprefix("\ufeff"))
     events = list(read(lines := history.splitlines(keepends=True)))
     if not events:
         list(read(f"{history}\n".splitlines(keepends=True)))  # says what is wrong with a torn line

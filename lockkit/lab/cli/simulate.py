@@ -68,7 +68,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.moment:
+    if args.moment is not None:
         return run_moment(args)
     from lockkit.lab.verify.sim import simulate
     from lockkit.lab.widgets.seeds.moments import mutant_of, scenario_of

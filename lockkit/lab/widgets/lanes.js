@@ -6,7 +6,7 @@
 const WIDTH_MIN = 300;
 const BESIDE = 1240;      // so wide that the generations are beside the picture, as lanes.css has it
 const STATE_CHAR = 7.2;   // a state that is wider than its lane's head is one short word
-const BRIEF = { running: "", stalled: "stall", "past lease": "expired", superseded: "over", "waits for itself": "waits", "never granted": "no grant" };
+const BRIEF = { running: "", stalled: "stall", "past lease": "expired", superseded: "over", "waits for itself": "waits", "counts wrongly": "no grant" };
 // What each mark means: folded below the picture, and a page of the documentation.
 const LEGEND = [
   ["left lane", "the states of the lock object, coloured by its holder. Each g is one successful write (a generation) with the first characters of its ETag. In a run without a lock, the lane shows what its objects contain after each write: \u201c3 jobs\u201d in a queue, \u201cslot 2 e1\u201d in a log (its epoch is 1), \u201cW1 e3\u201d (the holder, the epoch), \u201cfree e3\u201d, \u201clock_1 gone\u201d (deleted)"],
@@ -31,7 +31,7 @@ const HINT = "Point at an event, or Tab into the diagram and walk with the arrow
 const STATES = {
   holds: "it counts on the lock, and the lock object names it",
   superseded: "it still counts on the lock, but another client has it",
-  "never granted": "it counts on the lock, which was never granted to it",
+  "counts wrongly": "it counts on the lock, which was never granted to it",
   "past lease": "it still counts on the lock, but its lease is over",
   waits: "another client has the lock",
   "waits for itself": "the lock object names it, but it does not know that",

@@ -56,7 +56,7 @@ CONFLICTS = ("CommitConflict", "EarlyConflict", "LateInstant")
 CAUSE_CHARS = 40
 TAKEOVER_MS = 3_000.0
 """How much of what follows a takeover stays in the live picture of a long stall."""
-NEVER, PAST = "never granted", "past its lease"
+NEVER, PAST = "counts wrongly", "past its lease"
 NO_LANE = -1
 """The hue of a client that has no lane, as of the one that created the table."""
 

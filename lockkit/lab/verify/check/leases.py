@@ -23,8 +23,7 @@ def one_believer(lanes: HistoryIndex) -> Finding | None:
             overlap_s = (min(widest.until_ms, each.until_ms) - each.start.at_ms) / 1000
             because = (
                 f"two clients count on the lock at once: {widest.who} (epoch "
-                f"{widest.last['epoch']}) still counted on it when {each.who} began to "
-                f"(epoch {each.start['epoch']})"
+                f"{widest.last['epoch']}) and {each.who} (epoch {each.start['epoch']})"
                 + (f", for {overlap_s:.3f} s" if overlap_s >= 0.001 else "")
             )
             return invalid(name, because, widest.last, each.start, widest.end)
