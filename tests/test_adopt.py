@@ -21,10 +21,15 @@ from lockkit.stores.local import LocalStore
 from lockkit.table import CommitConflict, Table, read_table
 from lockkit.table.errors import NotWritable
 from lockkit.table.format.properties import PROPERTIES_KEY
-from lockkit.table.format.property_keys import NO_METADATA, format_properties, parse_properties
+from lockkit.table.format.property_keys import (
+    BLOCK_KEY,
+    format_properties,
+    no_metadata,
+    parse_properties,
+)
 from lockkit.table.format.timeline import instant_of
 from lockkit.table.occ.heartbeat import Heartbeat
-from lockkit.table.occ.rewriting import BLOCK, METADATA_TABLE, MetadataSwitchedOff
+from lockkit.table.occ.rewriting import METADATA_PROPERTIES, MetadataSwitchedOff
 from lockkit.table.read.bucket_groups import BucketGroups, has_bucket_number
 from lockkit.table.services.adopt import adopt as adopt_table
 from lockkit.table.writer import ArrowWrite
@@ -33,6 +38,7 @@ pytestmark = pytest.mark.usefixtures("no_hudi_beside")
 
 BUCKETED = ("cow9_buckets", "cow6_buckets", "mor9_buckets")
 NAMES = ("cow9", "cow9_keyless", "mor8", "mor9", *BUCKETED)
+OFF = no_metadata("2")
 TIMEZONE, PARTITIONS = "hoodie.table.timeline.timezone", "hoodie.table.metadata.partitions"
 
 
@@ -69,14 +75,14 @@ def test_a_table_that_hudi_made_is_written_once_it_is_adopted(table_of: Any, cap
     code, said = adopt(capsys, folder, "--dry-run")
     assert (code, said["writable"], said["obstacles"], files(folder)) == (1, False, [], before)
     assert [each["changes"] for each in said["fixes"]] == [
-        {PARTITIONS: "", **NO_METADATA}, {TIMEZONE: "UTC"},
+        {PARTITIONS: "", **OFF}, {TIMEZONE: "UTC"},
     ]  # fmt: skip
     with Table(url) as table, pytest.raises(NotWritable, match="lockkit table adopt URL"):
         table.append(table.read())
     (folder / ".hoodie" / ".hoodie.properties.crc").write_bytes(b"of the old file")
     code, said = adopt(capsys, folder)
     assert (code, said["writable"]) == (0, True)
-    assert keys(folder) == {**old, PARTITIONS: "", TIMEZONE: "UTC", **NO_METADATA}
+    assert keys(folder) == {**old, PARTITIONS: "", TIMEZONE: "UTC", **OFF}
     assert not (folder / ".hoodie" / ".hoodie.properties.crc").exists()
     (kept,) = (folder / ".hoodie" / ".lockkit").glob("hoodie.properties.*")
     assert parse_properties(kept.read_bytes()) == old and kept.name in said["changed"][-1]
@@ -118,7 +124,8 @@ def test_adopt_changes_nothing_if_another_obstacle_would_remain(
     assert (code, files(folder)) == (1, before)
     for reason in reasons:
         assert any(reason in each for each in said["obstacles"]), said["obstacles"]
-    assert {PARTITIONS: "", **NO_METADATA} in [each["changes"] for each in said["fixes"]]
+    off = no_metadata(keys(folder)["hoodie.timeline.layout.version"])
+    assert {PARTITIONS: "", **off} in [each["changes"] for each in said["fixes"]]
     assert main(["table", "adopt", f"file://{folder}"]) == 1
     shown = capsys.readouterr().out
     assert "nothing was changed: something else is in the way" in shown
@@ -224,7 +231,7 @@ def test_a_bucket_index_that_file_ids_contradict_is_not_believed(
 ) -> None:
     """Somebody wrote it into the properties: an upsert would add a key once more."""
     folder = table_of(name)
-    say(folder, **{PARTITIONS: "", TIMEZONE: "UTC", **NO_METADATA})
+    say(folder, **{PARTITIONS: "", TIMEZONE: "UTC", **OFF})
     say(folder, **{"hoodie.index.type": "BUCKET", BUCKETS: number})
     before = files(folder)
     with Table(f"file://{folder}") as table:
@@ -247,7 +254,7 @@ def test_a_number_of_buckets_that_is_missing_or_wrong_closes_no_read_and_is_corr
 ) -> None:
     """Without one lockkit took four buckets, and added a key once more."""
     folder = table_of("cow9_buckets")
-    said = {PARTITIONS: "", TIMEZONE: "UTC", **NO_METADATA, "hoodie.index.type": "BUCKET"}
+    said = {PARTITIONS: "", TIMEZONE: "UTC", **OFF, "hoodie.index.type": "BUCKET"}
     say(folder, **said | ({} if number is None else {BUCKETS: number}))
     with Table(f"file://{folder}") as table:
         rows = table.read()
@@ -337,20 +344,17 @@ def test_a_buckets_first_file_group_of_another_writer_is_a_conflict_whatever_its
 
 
 METADATA = {PARTITIONS: "files,column_stats", f"{PARTITIONS}.inflight": "record_index"}
-BLOCKS = [METADATA_TABLE + timeline + BLOCK for timeline in ("", "timeline/")]
 
 
 def made_by_hudi(folder: Path) -> None:
     """The file without which Hudi's readers list the folders, and no block."""
-    (folder / METADATA_TABLE / "timeline").mkdir(parents=True, exist_ok=True)
-    (folder / METADATA_TABLE / "hoodie.properties").touch()
-    for each in BLOCKS:
-        (folder / each).unlink(missing_ok=True)
+    (folder / BLOCK_KEY).parent.mkdir(parents=True, exist_ok=True)
+    (folder / METADATA_PROPERTIES).touch()
+    (folder / BLOCK_KEY).unlink(missing_ok=True)
 
 
 def is_blocked(folder: Path) -> bool:
-    blocks = all((folder / each).is_file() for each in BLOCKS)
-    return blocks and not (folder / METADATA_TABLE / "hoodie.properties").exists()
+    return (folder / BLOCK_KEY).is_file() and not (folder / METADATA_PROPERTIES).exists()
 
 
 ROWS = pa.table({"id": ["a"], "v": pa.array([1], pa.int32())})
@@ -423,7 +427,7 @@ def test_hudi_is_kept_from_making_a_metadata_table_before_the_properties_say_so(
 
     def look() -> None:
         if (folder / ".hoodie" / "hoodie.properties").exists():
-            states.add((NO_METADATA.items() <= keys(folder).items(), is_blocked(folder)))
+            states.add((OFF.items() <= keys(folder).items(), is_blocked(folder)))
 
     if way != "create":
         Table.create(url, record_key="id", mode="fenced" if way == "mode" else "hudi").close()
@@ -436,7 +440,7 @@ def test_hudi_is_kept_from_making_a_metadata_table_before_the_properties_say_so(
         with Heartbeat(left, open_store(url), clock=CLOCK):
             pass  # it is over, as if it had expired
         made_by_hudi(folder)
-        kept = {key: value for key, value in keys(folder).items() if key not in NO_METADATA}
+        kept = {key: value for key, value in keys(folder).items() if key not in OFF}
         (folder / ".hoodie" / "hoodie.properties").write_bytes(format_properties(kept))
     put = LocalStore.put
 
@@ -461,6 +465,34 @@ def test_hudi_is_kept_from_making_a_metadata_table_before_the_properties_say_so(
     assert not [each for each in recwarn if each.category is MetadataSwitchedOff]
 
 
+@pytest.mark.parametrize("way", ["append", "adopt"])
+def test_a_block_that_somebody_deleted_is_put_back(
+    tmp_path: Path, way: str, capsys: Any
+) -> None:
+    """With its folder, to upgrade the table, or by a writer of Hudi's that switches it off."""
+    folder, url = tmp_path / "t", f"file://{tmp_path}/t"
+    with Table.create(url, record_key="id", mode="hudi") as table:
+        table.append(ROWS)
+        shutil.rmtree(folder / ".hoodie" / "metadata")
+        if way == "append":
+            table.append(ROWS)
+        else:
+            (fix,) = adopt(capsys, folder, "--dry-run")[1]["fixes"]
+            assert "making a metadata table" in fix["what"] and fix["changes"] == {}
+            assert adopt(capsys, folder)[0] == 0
+        assert is_blocked(folder) and adopt(capsys, folder)[1]["fixes"] == []
+
+
+def test_version_6_needs_no_block_and_hudi_may_upgrade_it(tmp_path: Path, capsys: Any) -> None:
+    """There Hudi makes a metadata table under the table's lock, where a commit of ours sees it."""
+    folder, url = tmp_path / "t", f"file://{tmp_path}/t"
+    with Table.create(url, record_key="id", mode="hudi", version=6) as table:
+        table.append(ROWS)
+    assert keys(folder)["hoodie.metadata.enable"] == "false"
+    assert adopt(capsys, folder)[1]["fixes"] == []
+    assert not (folder / ".hoodie" / "metadata").exists()
+
+
 def test_the_properties_tell_hudis_writers_to_make_no_metadata_table(tmp_path: Path) -> None:
     for mode in ("hudi", "fenced"):
         url, folder = f"file://{tmp_path}/{mode}", tmp_path / mode
@@ -480,13 +512,13 @@ def test_a_table_without_a_metadata_table_is_told_to_have_none(
     folder = tmp_path / "t"
     Table.create(f"file://{folder}", record_key="id", mode="hudi").close()
     path = folder / ".hoodie" / "hoodie.properties"
-    without = {key: value for key, value in keys(folder).items() if key not in NO_METADATA}
-    told = {} if said is None else dict.fromkeys(NO_METADATA, said)
+    without = {key: value for key, value in keys(folder).items() if key not in OFF}
+    told = {} if said is None else dict.fromkeys(OFF, said)
     path.write_bytes(format_properties(without | told))
     code, shown = adopt(capsys, folder, "--dry-run")
-    assert (code, [each["changes"] for each in shown["fixes"]]) == (0, [NO_METADATA])
+    assert (code, [each["changes"] for each in shown["fixes"]]) == (0, [OFF])
     assert adopt(capsys, folder)[0] == 0
-    assert keys(folder) == without | NO_METADATA
+    assert keys(folder) == without | OFF
     assert adopt(capsys, folder)[1]["fixes"] == []
 
 

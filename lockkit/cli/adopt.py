@@ -101,7 +101,7 @@ def _lines(url: str, found: Adoption) -> list[str]:
     if found.remaining:  # an option for its writers now may contradict what is to be done first
         return lines
     lines += ["  options of Hudi's writers beside lockkit. Hudi Streamer and Flink do not read",
-              "  hoodie.metadata.enable from the table, and are refused without it (in Flink, say",
-              "  metadata.enabled=false):"]
+              "  hoodie.metadata.enable from the table. Without the option they are refused, from",
+              "  version 8 on (in Flink, say metadata.enabled=false):"]
     options = writer_options(found.then, url)
     return [*lines, *(f"    {key}={plain(value, limit=100)}" for key, value in options.items())]

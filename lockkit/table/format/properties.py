@@ -31,13 +31,13 @@ from lockkit.table.format.property_keys import (
     KEY_CLASSES,
     KEY_TYPE,
     LATEST_PAYLOAD,
+    LAYOUT,
     LAYOUTS,
     LOG_FORMAT,
     LOG_FORMATS,
     MERGE_MODE,
     MERGE_ON_READ,
     METADATA,
-    NO_METADATA,
     NUM_BUCKETS,
     ORDERING,
     PAYLOAD,
@@ -48,6 +48,7 @@ from lockkit.table.format.property_keys import (
     TYPE,
     checksum,
     key_type,
+    no_metadata,
     parse_properties,
 )
 from lockkit.table.format.property_keys import FENCED as FENCED
@@ -225,7 +226,7 @@ def to_properties(config: TableConfig) -> dict[str, str]:
         SWITCHES: str(config.switches or ""), ACCEPTED: config.accepted,
         ELSEWHERE: "true" if config.elsewhere else "",
         LOG_FORMAT: config.log_format, "hoodie.database.name": config.database,
-        **(NO_METADATA if config.mode == HUDI else {}),
+        **(no_metadata(LAYOUTS[str(config.version)]) if config.mode == HUDI else {}),
         PRECOMBINE if config.version < 9 else ORDERING: config.precombine,
         # Without this hudi-rs shows an *empty* table, and no error.
         "hoodie.table.partition.fields": config.partition_by,
@@ -283,7 +284,8 @@ def _config(keys: Mapping[str, str]) -> TableConfig:
         switches=_number(keys.get(SWITCHES, "0")), accepted=_instant(keys.get(ACCEPTED, "")),
         elsewhere=keys.get(ELSEWHERE) == "true" or RECORD_INDEX in keys.get(METADATA[0], ""),
         metadata=any(map(keys.get, METADATA)), index=keys.get(INDEX, ""),
-        unblocked=keys.get(MODE, HUDI) == HUDI and not NO_METADATA.items() <= keys.items(),
+        unblocked=(keys.get(MODE, HUDI) == HUDI
+                   and not no_metadata(keys.get(LAYOUT, "")).items() <= keys.items()),
         buckets=_number(keys.get(NUM_BUCKETS if keys.get(INDEX) else BUCKETS, "4")),
         hive_style=keys.get(HIVE_STYLE, "false").lower() == "true",
         urlencode=keys.get(URLENCODE, "false").lower() == "true",

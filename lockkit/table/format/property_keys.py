@@ -26,8 +26,10 @@ SERIAL, GROUP = "serial", "group"
 """How a fenced table commits: one at a time under its lock, or several together."""
 METADATA = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
 """What the metadata table has, and what is being added to it."""
-NO_METADATA = {"hoodie.metadata.enable": "false", "lockkit.metadata.blocked": "true"}
-"""Hudi's writers make no metadata table: Spark's obey the first, `block_metadata` stops others."""
+NO_METADATA = {"hoodie.metadata.enable": "false"}
+BLOCKED = {"lockkit.metadata.blocked": "true"}
+LAYOUT = "hoodie.timeline.layout.version"
+BLOCK_KEY = ".hoodie/metadata/.hoodie/timeline/20000101000000000.restore.requested"
 RECORD_INDEX, ELSEWHERE = "record_index", "lockkit.rows.elsewhere"
 """With this index, or property, rows may lie in another folder than their partition field says."""
 DROP_COLUMNS = "hoodie.datasource.write.drop.partition.columns"
@@ -53,6 +55,14 @@ BY_EVENT, BY_COMMIT = "EVENT_TIME_ORDERING", "COMMIT_TIME_ORDERING"
 PAYLOAD = "hoodie.compaction.payload.class"
 EVENT_PAYLOAD = "org.apache.hudi.common.model.DefaultHoodieRecordPayload"
 LATEST_PAYLOAD = "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload"
+
+
+def no_metadata(layout: str) -> dict[str, str]:
+    """Hudi's writers make no metadata table: Spark's obey the first, `block_metadata` stops others.
+
+    In layout 1 Hudi makes one only under the table's lock, and a block would stop its upgrade.
+    """
+    return NO_METADATA if layout == "1" else NO_METADATA | BLOCKED
 
 
 def checksum(name: str, database: str = "") -> int:

@@ -13,7 +13,8 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Sleep, WallMs
 from lockkit.runtime.proven import all_of, create, read
 from lockkit.table.errors import CommitUnknown, TableBlocked
-from lockkit.table.format.properties import FENCED, recheck_config
+from lockkit.table.format.properties import FENCED, TableConfig, recheck_config
+from lockkit.table.format.property_keys import BLOCK_KEY
 from lockkit.table.format.timeline import instant_ms, load_timeline
 from lockkit.table.occ.commit import (
     Committed,
@@ -97,10 +98,10 @@ def _commit_unfenced(
 ) -> Procedure[Committed]:
     """List, check, publish: safe only while the lock really excludes all other writers."""
     transaction = prepared.transaction
-    now, config, seen = yield from all_of([
+    now, config, seen, blocked = yield from all_of([
         load_timeline(prepared.names, after=transaction.covered.listed_after),
         recheck_config(transaction.config, transaction.taken.known.config_version),
-        read_fence(),
+        read_fence(), _is_blocked(transaction.config),
     ])  # fmt: skip
     if transaction.config.mode != FENCED:
         refuse_open(seen)
@@ -113,7 +114,7 @@ def _commit_unfenced(
         judge(work, found)
         if transaction.action == "compaction":
             yield from _refuse_begun_again(prepared)
-        if config.metadata or config.unblocked:
+        if config.metadata or config.unblocked or not blocked:
             from lockkit.table.occ.rewriting import keep_metadata_off  # rarely on
             yield from keep_metadata_off(config, believe)
         nothing = FenceRead(None, None)
@@ -145,6 +146,13 @@ def _commit_unfenced(
         )  # fmt: skip
     yield Note("published", {"instant": prepared.instant, "epoch": guard.epoch})
     return Committed(prepared.instant, guard.epoch, 1, (), landed.completion)
+
+
+def _is_blocked(config: TableConfig) -> Procedure[bool]:
+    """Whether Hudi is kept from making its metadata table; a switch-off of Hudi's removes that."""
+    if config.mode == FENCED or config.version == 6:
+        return True
+    return isinstance((yield from read(BLOCK_KEY)), Found)
 
 
 def _refuse_begun_again(compaction: Prepared) -> Procedure[None]:

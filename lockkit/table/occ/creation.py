@@ -50,7 +50,7 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
             from lockkit.table.occ.group.fence import first_fence
             first = first_fence(CREATED, (yield Unique()), config.version)
         yield from create(FENCE_KEY, first)
-    else:
+    elif config.version > 6:
         from lockkit.table.occ.rewriting import block_metadata
         yield from block_metadata()
     match (yield from create(PROPERTIES_KEY, format_properties(to_properties(config)))):

@@ -24,7 +24,7 @@ from lockkit.table.format.properties import (
     from_properties,
     load_config,
 )
-from lockkit.table.format.property_keys import FENCE_FORMAT, GROUPED, NO_METADATA
+from lockkit.table.format.property_keys import FENCE_FORMAT, GROUPED, no_metadata
 from lockkit.table.format.refusals import refuse_commit, refuse_sliced
 from lockkit.table.format.timeline import Timeline, instant_ms, is_ahead, load_timeline
 from lockkit.table.occ.commit import ROUNDS_MAX, Guard, trust
@@ -89,7 +89,7 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
     changed = mode != GROUP and (yield from _say_commit(SERIAL, believe))
     config = replace(config, commit=SERIAL)
     yield from set_fence(config, guard, believe, closed=mode == HUDI)
-    if mode == HUDI:
+    if mode == HUDI and config.version > 6:
         yield from block_metadata()
     changed |= yield from _say_in_properties(HUDI if mode == HUDI else FENCED, believe)
     if mode != GROUP:
@@ -171,7 +171,7 @@ def _say_in_properties(mode: str, believe: Callable[[], None]) -> Procedure[bool
     def switched(config: TableConfig) -> dict[str, str]:
         if config.mode == mode:
             return {}
-        more = NO_METADATA if mode == HUDI else {}
+        more = no_metadata(str(config.names.layout)) if mode == HUDI else {}
         return {MODE: mode, SWITCHES: str(config.switches + 1), **more}
 
     return (yield from say_in_properties(switched, believe))

@@ -17,12 +17,14 @@ from lockkit.runtime.proven import TRIES_MAX, create, delete, pause_after, put_o
 from lockkit.table.errors import NoTable, Unanswered
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
 from lockkit.table.format.property_keys import (
+    BLOCK_KEY,
     ELSEWHERE,
+    LAYOUT,
     METADATA,
-    NO_METADATA,
     PROPERTIES_BYTES_MAX,
     RECORD_INDEX,
     format_properties,
+    no_metadata,
     parse_properties,
 )
 from lockkit.table.format.timeline import HOODIE
@@ -60,8 +62,7 @@ def rewrite_properties(
     )
 
 
-METADATA_TABLE = HOODIE + "metadata/.hoodie/"
-BLOCK = "20000101000000000.restore.requested"
+METADATA_PROPERTIES = HOODIE + "metadata/.hoodie/hoodie.properties"
 BLOCK_TEXT = b"""\
 lockkit writes this table and does not keep Hudi's metadata table: it would lack lockkit's commits,
 and Hudi's readers would miss their rows. This file is a restore of the metadata table that never
@@ -80,9 +81,8 @@ def block_metadata() -> Procedure[None]:
     one. A writer that has begun its commit fails, or switches on a metadata table without
     properties, and Hudi's readers list the folders then (`NativeTableMetadataFactory.create`).
     """
-    for timeline in ("", "timeline/"):  # its version may become another than the table's
-        yield from create(METADATA_TABLE + timeline + BLOCK, BLOCK_TEXT)
-    yield from delete(METADATA_TABLE + "hoodie.properties")
+    yield from create(BLOCK_KEY, BLOCK_TEXT)
+    yield from delete(METADATA_PROPERTIES)
 
 
 class MetadataSwitchedOff(UserWarning):
@@ -94,15 +94,17 @@ def keep_metadata_off(config: TableConfig, believe: Callable[[], None]) -> Proce
 
     Raises `TableError`, `Unanswered`.
     """
-    yield from block_metadata()
+    if config.version > 6:
+        yield from block_metadata()
     yield from rewrite_properties(off, believe)
     if not config.metadata:
         return
+    again = ("until another of its writers makes it again" if config.version == 6 else
+             "and it refuses writers that would make it again (\"Found pending restore\")")
     text = (
         f"the metadata table of {config.name!r} is switched off: lockkit's commits are not in it. "
-        "Hudi's readers list the folders now, and Hudi refuses its writers that would make it "
-        "again (\"Found pending restore\"): set hoodie.metadata.enable=false in Hudi Streamer, and "
-        "metadata.enabled=false in Flink. Spark's datasource and SQL need no option"
+        f"Hudi's readers list the folders now, {again}: set hoodie.metadata.enable=false in Hudi "
+        "Streamer, and metadata.enabled=false in Flink. Spark's datasource and SQL need no option"
     )
     yield Note("note", {"text": text})
     warnings.warn(MetadataSwitchedOff(text), stacklevel=2)
@@ -112,4 +114,5 @@ def off(keys: Mapping[str, str]) -> dict[str, str]:
     """The properties to change. They still say that the table had a record index."""
     said = {ELSEWHERE: "true"} if RECORD_INDEX in keys.get(METADATA[0], "") else {}
     on = {each: "" for each in METADATA if keys.get(each)}
-    return {} if not on and NO_METADATA.items() <= keys.items() else said | on | NO_METADATA
+    none = no_metadata(keys.get(LAYOUT, ""))
+    return {} if not on and none.items() <= keys.items() else said | on | none

@@ -28,16 +28,19 @@ from lockkit.table.format.properties import (
     refuse_half_rewritten,
 )
 from lockkit.table.format.property_keys import (
+    BLOCK_KEY,
+    BLOCKED,
     BUCKET_INDEX,
     BUCKETS_MAX,
     FENCED,
     INDEX,
+    LAYOUT,
     METADATA,
     MODE,
-    NO_METADATA,
     NUM_BUCKETS,
     PROPERTIES_BYTES_MAX,
     TIMEZONE,
+    no_metadata,
     parse_properties,
 )
 from lockkit.table.format.readable import LAYOUT_OF
@@ -116,7 +119,8 @@ def plan_adoption(buckets: Fix | None = None) -> Procedure[Adoption]:
     names = V6 if layout == "1" else V9
     now = (yield from load_timeline(names)) if layout in LAYOUT_OF.values() else None
     unsaid = () if buckets is None else (buckets,)
-    fixes = (*_fixes(keys, now, (yield WallMs())), *unsaid)
+    blocked = isinstance((yield from read(BLOCK_KEY)), Found) or not _to_block(keys)
+    fixes = (*_fixes(keys, now, (yield WallMs()), blocked), *unsaid)
     changes = {key: value for each in fixes for key, value in each.changes.items()}
     writable = not unsaid and not list(_remaining(keys))
     return Adoption(keys, fixes, tuple(_remaining({**keys, **changes})), writable)
@@ -151,7 +155,7 @@ def adopt(
             )  # fmt: skip
         return found.changes
 
-    if NO_METADATA.items() <= found.changes.items():
+    if _to_block(found.keys):
         yield from block_metadata()
     yield from rewrite_properties(fixed, believe)
     changed = [f"{key}={value}" for key, value in sorted(found.changes.items())]
@@ -180,24 +184,31 @@ def writer_options(keys: Mapping[str, str], url: str) -> dict[str, str]:
 # --- what can be changed --------------------------------------------------------------------------
 
 
-def _fixes(keys: Mapping[str, str], now: Timeline | None, wall_ms: int) -> Iterator[Fix]:
-    fenced = keys.get(MODE) == FENCED
+def _to_block(keys: Mapping[str, str]) -> bool:
+    return keys.get(MODE) != FENCED and BLOCKED.items() <= no_metadata(keys.get(LAYOUT, "")).items()
+
+
+def _fixes(
+    keys: Mapping[str, str], now: Timeline | None, wall_ms: int, blocked: bool
+) -> Iterator[Fix]:
+    fenced, none = keys.get(MODE) == FENCED, no_metadata(keys.get(LAYOUT, ""))
     if indexed := [key for key in METADATA if keys.get(key)]:
         yield Fix(
             f"switch the metadata table off ({keys[indexed[0]][:80]})",
             "Hudi's readers list the folders instead; .hoodie/metadata stays, and is not read. "
-            "Hudi's Spark writers keep it off; any other that would make it again is refused by "
-            "Hudi (\"Found pending restore\")",
+            "Hudi's Spark writers keep it off; from version 8 on, any other that would make it "
+            "again is refused by Hudi (\"Found pending restore\")",
             off(keys),
             "Hudi wrote to a table in the mode fenced; first find out which writer did"
             if fenced else "",
         )  # fmt: skip
-    elif not fenced and not NO_METADATA.items() <= keys.items():
+    elif not fenced and not (blocked and none.items() <= keys.items()):
         yield Fix(
             "keep Hudi's writers from making a metadata table (hoodie.metadata.enable=false)",
             "with their defaults they make one, which lacks what lockkit commits meanwhile: Hudi's "
-            "readers would miss it. Its Spark writers obey the property; any other that would make "
-            "one is refused by Hudi (\"Found pending restore\")", NO_METADATA,
+            "readers would miss it. Its Spark writers obey the property; from version 8 on, any "
+            "other that would make one is refused by Hudi (\"Found pending restore\")",
+            {} if none.items() <= keys.items() else none,
         )  # fmt: skip
     if keys.get(TIMEZONE, "").upper() != "UTC":
         yield Fix(
