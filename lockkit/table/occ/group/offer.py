@@ -54,7 +54,7 @@ from lockkit.table.occ.group.view import (
 PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
 """Between two turns of a client whose instant is offered: more, the more turns it has lost."""
 LOOK_TRIPS = (1.25, 0.75, 1.25, 1.75)
-APPEND_TRIPS, UPSERT_TRIPS = (1.5, 1.0, 1.5), (1.0, 2.0, 1.5)
+APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 2.0, 1.5)
 """When a client looks whether it is decided: after an older offer, after its own one. An upsert
 that sees others decided then waits until the next one has listed, and decided."""
 NEXT_TRIPS = 0.5
