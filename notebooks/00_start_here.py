@@ -54,7 +54,8 @@ bench
 #    server speaks the protocol of the provider that you chose. The writers are plain Python
 #    programs, which start at once; until one of them sends a request, you see a recorded run.
 #    **PySpark** starts Spark programs with the same lock and the same commit. Spark needs up to
-#    half a minute to start in the background, and the plain writers run until then.
+#    half a minute to start in the background, and the plain writers run until then. If you have
+#    stalled one of them or lost a response, they run until you press **PySpark** again.
 # 2. **Stall W1.** At its next commit W1 takes the lock and checks for conflicting commits. Right
 #    after that check its process is paused (SIGSTOP). It does nothing and notices nothing.
 # 3. Wait until another writer takes over the lock, then press **Resume W1**.
