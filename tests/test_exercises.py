@@ -1093,8 +1093,22 @@ def test_what_a_function_prints_is_in_its_story_and_an_answer_that_was_lost_says
     ("yield read(key)", "it yields a generator: write `yield from` before it"),
     ("raise KeyboardInterrupt", "raised KeyboardInterrupt in line 2"),
     ("return 1.0\n    yield", "returned 1.0, not a whole number or None"),
+    ("return 10 ** 5000\n    yield", "returned a number of too many digits, not a whole number"),
 ])  # fmt: skip
 def test_a_slip_is_named_with_what_to_write(body: str, said: str) -> None:
     made: dict[str, Any] = {"read": read}
     exec(f"def append(key, mine):\n    {body}", made)
     assert said in str(judge(made["append"], worlds=1))
+
+
+@pytest.mark.parametrize(("name", "result", "said"), [
+    ("order", [["a"]], "order() returned [['a']], not a list of names"),
+    ("clean", {1, "a", None}, ", not a set of names"),
+    ("until", 10**400, ", not a number"), ("until", Decimal("sNaN"), ", not a number"),
+])  # fmt: skip
+def test_a_result_that_an_exercise_cannot_use_is_named(name: str, result: Any, said: str) -> None:
+    def function(*_args: Any) -> Any:
+        return result
+
+    function.__name__ = name
+    assert said in str(judge(function, worlds=1))

@@ -26,7 +26,8 @@ CALLS = 3
 CLIENTS = ("W1", "W2", "W3")
 ENDS = {"ends": "every call must return", "endless": "every call must return in time"}
 """How a client's process can end in the middle of a world -> the rule that this breaks."""
-NAMES = {bool: "True or False", int: "a whole number", float: "a number"}
+NAMES = {bool: "True or False", int: "a whole number", float: "a number",
+         list: "a list of names", set: "a set of names"}
 KINDS: dict[type, Any] = {set: Set, dict: Mapping, int: Integral, float: Real | Decimal}
 """What is taken for a result of that type."""
 REQUESTS_MAX = 200
@@ -94,7 +95,11 @@ class Trial:
         return said
 
     def wrong(self, found: Any, wanted: str) -> NoReturn:
-        said = f"{self.name}() returned {found!r}, not {wanted}"
+        try:
+            text = repr(found)
+        except ValueError:
+            text = "a number of too many digits"
+        said = f"{self.name}() returned {text}, not {wanted}"
         raise Violated("the result is of the right type", said)
 
     def raised(self, what: str) -> NoReturn:
@@ -178,8 +183,14 @@ def _plain(found: Any, returns: type) -> Any:
     """The result as Python's own value, if it is one of numpy's; None if it is of another type."""
     if returns is bool:
         return bool(found) if type(found).__name__ in ("bool", "bool_") else None
-    usable = isinstance(found, KINDS.get(returns, returns)) and found == found  # nan
-    return returns(found) if usable and not isinstance(found, bool) else None
+    try:
+        usable = isinstance(found, KINDS.get(returns, returns)) and found == found  # nan
+        plain = returns(found) if usable and not isinstance(found, bool) else None
+        str(plain)
+    except (ArithmeticError, ValueError):  # of too many digits, or a nan that signals
+        return None
+    keys = plain if returns in (list, set) and plain is not None else ()
+    return plain if all(isinstance(each, str) for each in keys) else None
 
 
 class Exercise:
