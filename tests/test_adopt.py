@@ -487,6 +487,7 @@ def test_version_6_needs_no_block_and_hudi_may_upgrade_it(tmp_path: Path, capsys
     """There Hudi makes a metadata table under the table's lock, where a commit of ours sees it."""
     folder, url = tmp_path / "t", f"file://{tmp_path}/t"
     with Table.create(url, record_key="id", mode="hudi", version=6) as table:
+        say(folder, **{"hoodie.metadata.enable": ""})
         table.append(ROWS)
     assert keys(folder)["hoodie.metadata.enable"] == "false"
     assert adopt(capsys, folder)[1]["fixes"] == []
