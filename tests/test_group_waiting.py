@@ -27,7 +27,7 @@ from lockkit.stores import open_store
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig
 from lockkit.table.format.timeline import LANES, V9, instant_ms, instant_of, load_timeline
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
-from lockkit.table.occ.group.ahead import spread_ms
+from lockkit.table.occ.group.ahead import behind_ms, spread_ms
 from lockkit.table.occ.group.client import (
     TURNS_MAX,
     GroupClient,
@@ -261,6 +261,21 @@ def test_writers_that_meet_others_spread_their_instants_over_a_round_trip_at_mos
     assert leads() == {0}
     client.contended = 1
     assert leads() == set(range(0, 60, len(LANES)))
+
+
+@pytest.mark.parametrize(("wall", "lead_ms"), [(50, 8), (2, 9 + 100 + 60 + 8 - 20)])
+def test_a_writer_whose_clock_is_behind_goes_on_from_the_fences_newest_instant(
+    wall: int, lead_ms: int
+) -> None:
+    """Otherwise others' commits pass its instant before it lists. No further than its own clock has
+    gone on since, and a round trip: then instants do not run ahead of the clocks."""
+    client = client_of(replace(fence_of(decisions(1)), newest=T(9)))
+    client.trip_ms, client.boot_ms, client.knew_ms = 60, lambda: 5_100, 5_000
+    way = behind_ms(client, T(20), 8)
+    assert carried_out(way, lambda _: instant_ms(T(wall)))[0] == 8, "it meets no other writer"
+    client.contended = 1
+    way = behind_ms(client, T(20), 8)
+    assert carried_out(way, lambda _: instant_ms(T(wall)))[0] == lead_ms
 
 
 def test_a_writer_whose_instant_is_taken_tries_one_that_is_not_behind_its_clock() -> None:

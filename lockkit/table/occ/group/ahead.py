@@ -20,7 +20,14 @@ from lockkit.runtime.proven import delete, put_once, read
 from lockkit.table.errors import TableError
 from lockkit.table.format.kept import kept
 from lockkit.table.format.schema_reading import arrow_schema
-from lockkit.table.format.timeline import LANES, Timeline, instant_of, next_instant_ms, refuse_ahead
+from lockkit.table.format.timeline import (
+    LANES,
+    Timeline,
+    instant_ms,
+    instant_of,
+    next_instant_ms,
+    refuse_ahead,
+)
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, digest
 from lockkit.table.occ.group.client import GroupClient, ListedBeside, decision_in
@@ -73,7 +80,8 @@ class GroupAppend:
                 client.own.discard(taken.instant)
             elif trying is None or (yield from trying(now)):
                 return now
-        lead_ms = lead_ms or (yield from spread_ms(client))
+        spread = 0 if lead_ms else (yield from spread_ms(client))
+        lead_ms = lead_ms or (yield from behind_ms(client, known.newest, spread))
         return (yield from take(known, action=action, plan=plan, lead_ms=lead_ms, trying=trying))
 
     def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
@@ -246,6 +254,21 @@ def spread_ms(client: GroupClient) -> Procedure[int]:
     lanes = min(SPREAD_MAX, client.trip_ms // len(LANES)) if client.contended else 0
     dice: int = zlib.crc32((yield Unique()).encode()) if lanes else 0
     return len(LANES) * (dice % (lanes + 1))
+
+
+def behind_ms(client: GroupClient, newest: str, spread: int) -> Procedure[int]:
+    """How far ahead of `newest` a writer takes its instant, if its clock is behind the others'.
+
+    It goes on from the fence's newest instant by its own clock, and a round trip more: otherwise
+    others' commits pass its instant before it lists. That instant was reserved longer before the
+    fence was read than this adds, so instants do not run ahead of the clocks.
+    """
+    fence, wall_ms = client.known, (yield WallMs())
+    if fence is None or not client.contended or instant_ms(fence.newest) < wall_ms:
+        return spread
+    since_ms = max(0, client.boot_ms() - client.knew_ms)
+    there_ms = instant_ms(fence.newest) + since_ms + client.trip_ms + spread
+    return max(spread, there_ms - instant_ms(newest))
 
 
 def is_recent(early_ms: int) -> bool:
