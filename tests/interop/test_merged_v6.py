@@ -236,6 +236,7 @@ def test_both_write_and_compact_at_once_and_each_acknowledged_row_is_there(
     numbers, turn = itertools.count(2), threading.Lock()
     acknowledged = [dict(table.expected)]
     refused: list[str] = []
+    by_hudi: list[int] = []
 
     def acknowledge(at: int, keys: list[str]) -> None:
         with turn:
@@ -249,6 +250,7 @@ def test_both_write_and_compact_at_once_and_each_acknowledged_row_is_there(
                 writer.write(table.url, table.rows(at, *keys), schema=SPARK_SCHEMA, mode="append",
                              options=OPTIONS | OF_TABLE | BEATS | more)  # fmt: skip
                 acknowledge(at, keys)
+                by_hudi.append(at)
             except Refused as error:
                 refused.append(f"Hudi: {error}"[:300])
 
@@ -261,11 +263,11 @@ def test_both_write_and_compact_at_once_and_each_acknowledged_row_is_there(
                 try:
                     mine.upsert(arrow(table.rows(at, *keys)))
                     acknowledge(at, keys)
-                    if step % 4 == 3:
+                    if step % 3 == 2:
                         mine.compact()
                 except (CommitConflict, TableBlocked) as error:  # another one compacts
                     refused.append(f"ours: {error}"[:300])
-                if over.wait(0.6):
+                if over.wait(8.0):  # a commit of Hudi's takes seconds: a shorter pause refuses each
                     return
 
     threads = [threading.Thread(target=ours, args=(first,)) for first in (0, 6)]
@@ -278,6 +280,7 @@ def test_both_write_and_compact_at_once_and_each_acknowledged_row_is_there(
     over.set()
     for each in threads:
         each.join()
+    assert by_hudi
     table.expected = acknowledged[0]
     print(len(refused), "refused", *sorted({each[:120] for each in refused}), sep="\n  ")
     table.all_show(by_rs=False)
