@@ -230,7 +230,7 @@ def test_the_command_prints_a_link_that_it_opens_itself(
 
 
 def test_an_error_of_the_service_that_ends_a_run_is_a_violation_and_not_raised() -> None:
-    violation = play(SeedMoment.of("group/unproven:3300")).violation
+    violation = play(SeedMoment.of("group/unproven:132")).violation
     assert violation is not None
     assert violation.startswith("no client ends by an unexpected error: NoTable(")
 

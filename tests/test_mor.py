@@ -12,7 +12,7 @@ from lockkit.lab.verify.sim import SeedOutcome, simulate
 from lockkit.lab.verify.table.merged_judge import LogWrite, applied
 
 FOUND_BY = {
-    "rolled back": 1, "by completion": 3, "sliced by instant": 1, "deletes first": 1,
+    "rolled back": 1, "by completion": 8, "sliced by instant": 1, "deletes first": 1,
     "deletes win": 6, "later wins": 6, "one log less": 1, "stale plan": 9, "missed log": 9,
     "overslept": 6,
 }  # fmt: skip

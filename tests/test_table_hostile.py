@@ -82,7 +82,7 @@ REFUSED = [
     ({"hoodie.table.version": "99"}, "not known"),
     ({"hoodie.table.version": ""}, "version is missing"),
     ({"hoodie.timeline.layout.version": "2"}, "upgrade may have stopped half-way"),
-    ({"hoodie.table.type": "MERGE_ON_READ"}, "MERGE_ON_READ is not written here in version 6"),
+    ({"hoodie.table.type": "MERGE_ON_READ"}, "of version 6 is written in the mode hudi only"),
     ({"hoodie.table.metadata.partitions": "files,column_stats"}, "metadata table is invisible"),
     ({"hoodie.datasource.write.drop.partition.columns": "true"}, "could not be read back"),
     ({"hoodie.table.timeline.timezone": "LOCAL"}, "time zones"),

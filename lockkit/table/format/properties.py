@@ -109,8 +109,9 @@ class TableConfig:
     accepted: str = field(default="", compare=False)
     """An instant ahead of all clocks, which new ones follow (`occ.mode`); transactions continue."""
     metadata: bool = field(default=False, compare=False)
+    """Mode `hudi`: Hudi's metadata table is on; a commit switches it off (`rewriting`)."""
     unblocked: bool = field(default=False, compare=False)
-    """Mode `hudi`: Hudi's metadata table is on, or may be; a commit ends that (`rewriting`)."""
+    """Mode `hudi`: Hudi may make a metadata table; a commit prevents it (`rewriting`)."""
     elsewhere: bool = field(default=False, compare=False)
     """Whether rows may lie in another partition than their partition field says."""
     named: bool = False

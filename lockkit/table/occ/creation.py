@@ -33,6 +33,8 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
 
     A store that ignores conditions is refused (`UnsafeStore`) first. A fenced table gets its fence
     before its properties. So a missing fence was lost later, and is never silently replaced.
+
+    :param config: its properties.
     """
     for name in (*config.record_keys, *config.partition_fields, config.precombine):
         if name in META_COLUMNS:

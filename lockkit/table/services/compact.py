@@ -54,7 +54,6 @@ from lockkit.table.read.log_slice import (
     log_slice,
     slice_instant,
 )
-from lockkit.table.read.merging_logs import visible_blocks
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.reader import Scan, open_slice, scan_slice
 from lockkit.table.read.snapshot import Snapshot
@@ -337,6 +336,7 @@ class SliceMerge:
             return
         more = tuple(each for each in of.logs if each not in planned.logs
                      and instant_of(each) < self.transaction.instant)  # fmt: skip
+        from lockkit.table.read.merging_logs import visible_blocks
         later = replace(of, path="", logs=more)
         with open_slice(later, self.context.store, self.context.clock) as source:
             if visible_blocks(source.logs, later):
