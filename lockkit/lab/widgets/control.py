@@ -43,9 +43,9 @@ VERDICT_SHARE = 0.1
 VERDICT_PAUSE_MS_MIN = 1_000.0
 STARTING = {"starting"}
 SILENT_MS = 15_000.0
-"""An app's page that says nothing for so long was closed, or its tab is hidden."""
+"""After this silence an app's page counts as closed, or its tab as hidden."""
 SAID_MS = 15_000.0
-"""So long the line beside the state says what happened."""
+"""How long the line beside the state shows what happened."""
 COMMAND_TIMEOUT_S = 30.0
 HOT = "; this store takes one write per second to an object: the first commit takes some 4 s"
 CLOSED = "This workbench was closed because a newer one was made. Use the newer one."

@@ -214,7 +214,7 @@ export default () => {
   };
 };
 """
-"""A page takes no message for a widget whose module was not loaded within two seconds, ever again
+"""If a widget's module is not loaded within two seconds, its page drops every later message for it
 (anywidget 0.11). Plotly takes longer on a busy machine, so this small module loads it, once."""
 
 

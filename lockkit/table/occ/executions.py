@@ -14,8 +14,8 @@ from lockkit.table.occ.liveness import forget
 from lockkit.table.occ.markers import files_of, marker_key
 
 EXECUTIONS = 1 << 30
-"""From this number on are the attempts in the names of what lockkit writes for a pending plan: no
-job of Spark's has so many."""
+"""The first attempt number in names of files that lockkit writes for a pending plan. No job of
+Spark's has so many attempts."""
 
 
 def put_back(target: str, names: TimelineNames) -> Procedure[tuple[str, ...]]:
