@@ -498,7 +498,7 @@ class View {
       const head = html("b", "", said, title);
       for (let n = said.length - 1; n > 3 && head.scrollWidth > head.clientWidth; n -= 1) head.textContent = middled(said, n);
       const glyph = GLYPHED.has(lane.state) && this.laid >= TINY ? 2 : 0;
-      const fits = (each) => STATE_CHAR * (each.length + glyph) <= room;
+      const fits = (each) => wideness(each, STATE_CHAR) + STATE_CHAR * glyph <= room;
       if (lane.state) html("i", `lk-is-${word(lane.state)}`, [lane.state, BRIEF[lane.state] ?? ""].find(fits) ?? "", title);
       else if (!writer) html("i", "", lane.id === "lock" ? (room < 60 ? "" : "the truth") : room < 66 ? "" : room < 106 ? "for readers" : "what readers see", title);
       if (writer) this.folds(title, lane, `Hide the lane of ${lane.title}`);

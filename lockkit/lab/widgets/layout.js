@@ -7,7 +7,7 @@
 const TIME_W = 66;        // gutter of the clock, at least
 const GEN_W = 86;         // gutter of the generations' and the holders' labels, at least
 const GEN_W_MAX = 170;
-const GEN_NARROW = 52;
+const GEN_NARROW = 48;
 const LOCKLESS = 12;      // ... of a picture without a lock object
 const TABLE_W = 84;       // gutter of the completed instants
 const WRITER_W = 152;     // gutter of the last writer's labels, where no table is drawn
@@ -16,14 +16,14 @@ const LANE_LEAST = 84;    // ... and if there is not
 const NARROW = 600;       // below this width gutters and lanes are closer still
 const LANE_NARROW = 64;
 const TINY = 420;         // a notebook of 800 pixels beside its list of files
-const LANE_TINY = 44;
+const LANE_TINY = 43;
 const LANE_CROWDED = 40;
 const LANE_PACKED = 20;
 const MANY_LANES = 6;     // with so many, a tiny picture has less room for the holders' names
 const MOST_LANES = 10;    // with so many, a lane is as narrow as its name: nothing is beyond the edge
 const GEN_TINY = 34;
 const EDGE_CROWDED = 26;
-const EDGE_TINY = 34;
+const EDGE_TINY = 34;     // ... if an instant has no room beside the table's lane
 const LETTERS_MIN = 3;    // a label of which less would be left is left out
 const CLEAR = 10;         // between a label and the next lane
 const CLEAR_TINY = 8;     // ... in a tiny picture: a bar of the lock, or a diamond, is half as wide
@@ -36,12 +36,14 @@ const WIDE_MORE = 0.3;    // ... and so much wider a wide one
 const WIDEST = /[W@%\u2e80-\uffff]/g;
 const WIDEST_MORE = 0.5;  // ... and so much more one of the widest
 const LINE = 14;          // a line of labels
-const LETTER = 9;         // ... above its baseline
-const BELOW = 2;          // ... below it
-const DESCENDER = 4;      // ... where a letter goes down
+const LETTER = 11;        // ... above its baseline, with the pale edge that lanes.css draws around it
+const BELOW = 2.5;        // ... below it
+const DESCENDER = 5;      // ... where a letter goes down
 const DESCENDS = /[gjpqy_]/;
 const TOP = 14;
 const FLIGHT = 9;         // an arrow falls at least this far, so that its direction can be seen
+const INSTANT = "..000000";   // each instant of a page has this one short form, or none
+const ASIDE = 13;         // so far from its lane is the label of a mark
 const GAP_MAX = 46;       // idle time is elided beyond this
 const ELIDED_MS = 1500;
 const CHAR = 6.8;         // an estimate of a label's width
@@ -77,8 +79,8 @@ const SHORTER = [
   [/^(.+): done$/, "$1 \u2713"], [/^(.+) wrote first$/, "$1 first"], [/its own write was first$/, "own write first"],
   [/^conflict with( .*)?$/, "conflict"], [/^(epoch \d+) is over$/, "$1 over"], [/^epoch (\d+) over$/, "e$1 over"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed|held back)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^(commit )?refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
-  [/^stalled (.+)$/, "$1"], [/^rule broken here$/, "rule broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "expired"], [/^superseded$/, "over"], [/^counts wrongly$/, "no grant"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
-  [/^(g\d+) .*$/, "$1"], [/^\.\.\d\d(\d{4})$/, "..$1"], [/^(\S+?),? epoch \d+$/, "$1"],
+  [/^stalled .+$/, "stalled"], [/^rule broken here$/, "rule broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "expired"], [/^superseded$/, "over"], [/^counts wrongly$/, "no grant"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
+  [/^(g\d+) .*$/, "$1"], [/^\.\.\d{6}$/, ""], [/^(\S+?),? epoch \d+$/, "$1"],
   [/^PUT if (?:absent|unchanged) (.+)$/, "PUT $1"], [/^(PUT|GET|LIST) .+$/, "$1"],
   [/^commit (\d+)$/, "com. $1"], [/^com\. (\d+)$/, "c$1"], [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish for (.+)$/, "for $1"], [/^for \w+$/, "pub."], [/^publish$/, "pub."], [/^fence$/, "fen."], [/^confirm$/, "conf."], [/^exited$/, "exit"], [/^checked$/, ""], [/^tests the store$/, "tests"],
   [/^(.+) \+\d+$/, "$1"], [/^(\w+) stripe (\d+)$/, "$1 $2"], [/^complete (.+)$/, "compl. $1"], [/^acquire (.+)$/, "acq. $1"], [/^release (.+)$/, "rel. $1"], [/^renew (.+)$/, "ren. $1"], [/^append (.+)$/, "app. $1"], [/^campaign (.+)$/, "camp. $1"], [/^collect (.+)$/, "coll. $1"], [/^resign (.+)$/, "res. $1"],
@@ -87,8 +89,13 @@ const SHORTER = [
   [/^no answer, and the request is still (on its way)$/, "no answer: $1"], [/^(?:request lost|dropped)$/, "lost"], [/^an error sent .+$/, "error"], [/^something .+ again.*$/, "sent again"], [/^(arrived late|held back)$/, "late"], [/^(read|push|claim|beat|acq\.|rel\.|ren\.|app\.|res\.|camp\.|coll\.|compl\.|head) \S+( \u2713)?$/, "$1$2"],
 ];
 
-/** What happened, and why: two lines where one has no room. */
-const WHY = /^(?:(.+: 4\d\d), (.+)|(conflict with) (.+)|(fenced off|refused|rule broken here): (.+))$/;
+/** Where a label that has no room on one line breaks into more: what happened, and why. */
+const BREAKS = [
+  /^(.+: 4\d\d), (.+)$/, /^(.+): (4\d\d), (.+)$/, /^(conflict with) (.+)$/,
+  /^(fenced off|refused|rule broken here): (.+)$/, /^(fenced off): (epoch \d+) (is over)$/,
+];
+/** ... and words that are not shortened then. */
+const WORDS = [/^(.+): (4\d\d)(?:, .+)?$/, /^(commit)ted, (epoch \d+)$/, /^(stale) (commit)(?: accepted)?$/, /^(lease) (over|lost)$/, /^(stalled) (.+)$/];
 
 /** An estimate of how wide a text is. */
 function wideness(said, char, mono = false) {
@@ -168,8 +175,9 @@ export function layout(scene, width, options = {}) {
   const margin = shown.length && shown[shown.length - 1].role === "writer" ? WRITER_W : TABLE_W;
   const tiny = width < TINY;
   const packed = shown.length >= MOST_LANES;
-  const edge = crowded && !packed ? EDGE_CROWDED : tiny ? EDGE_TINY : narrow ? Math.min(margin, LANE_NARROW) : margin;
   const least = crowded ? (packed ? LANE_PACKED : LANE_CROWDED) : tiny ? LANE_TINY : packed ? LANE_CROWDED : narrow || shown.length >= MANY_LANES ? LANE_NARROW : LANE_LEAST;
+  const small = crowded && !packed ? EDGE_CROWDED : tiny ? EDGE_TINY : narrow ? Math.min(margin, LANE_NARROW) : margin;
+  const edge = edgeOf(scene.marks, small, width - gutter[0] - gutter[1] - least * (shown.length - 1), tiny);
   const lanes = place(shown, width, gutter, edge, least);
   const at = Object.fromEntries(lanes.map((lane) => [lane.id, lane.x]));
   const marks = scene.marks.filter((m) => at[m.lane] !== undefined);
@@ -217,6 +225,13 @@ function gutters(scene, narrow, locks, crowded) {
   const longest = names.reduce((most, { label }) => Math.max(most, label.length), 0);
   if (narrow) return [Math.ceil(clock) + 4, !locks ? LOCKLESS : crowded ? GEN_TINY : GEN_NARROW];
   return [Math.max(TIME_W, Math.ceil(clock) + 4), !locks ? LOCKLESS : Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
+}
+
+/** What is beside the last lane: room for a whole instant, where there is any. */
+function edgeOf(marks, small, left, tiny) {
+  const commit = marks.find((mark) => mark.kind === "commit" && mark.label.length === INSTANT.length);
+  const needs = !commit ? 0 : Math.ceil(ASIDE + 2 + (tiny ? SMALLER * wideness(INSTANT, CHAR) - NEARER : wideness(INSTANT, CHAR)));
+  return needs <= left ? Math.max(small, needs) : small;
 }
 
 /** Reads without an answer, or that settle a write without one: they are always shown. */
@@ -339,7 +354,7 @@ function boxesOf({ arrow, mark, stage }, at, room) {
     // Where no answer comes back to hold the next label off, the arrow itself has to.
     if (stage === 0 && home !== undefined && arrow.t[2] === null) boxes.push(blank(left ? home - 110 : home + 10, left ? home - 10 : home + 110, 15));
     if (stage === 0 && home !== undefined) {
-      boxes.push(...lined(arrow.id, arrow.label, home, 12, left, [-4 - LINE, -4], kind, arrow.hue, room));
+      boxes.push(...lined(arrow.id, arrow.label, home, 12, left, true, kind, arrow.hue, room));
     }
     if (stage === 1 && home === undefined) {
       boxes.push(labelled(arrow.id, arrow.label, store + (left ? 1 : -1) * 12, left ? "start" : "end", -7, kind, arrow.hue, room));
@@ -350,7 +365,7 @@ function boxesOf({ arrow, mark, stage }, at, room) {
   if (mark) {
     const x = at[mark.lane];
     const left = mark.kind === "generation";
-    if (mark.label) boxes.push(...lined(mark.id, mark.label, x, 13, left, [4, 4 + LINE], mark.kind, mark.hue, room));
+    if (mark.label) boxes.push(...lined(mark.id, mark.label, x, ASIDE, left, false, mark.kind, mark.hue, room));
     if (!left) boxes.push(mark.kind === "commit" ? blank(x - 9, x + 9, 12) : blank(x - 16, x + 9, 12));
   }
   return boxes;
@@ -376,16 +391,18 @@ function sided(id, whole, lane, off, left, dy, kind, hue, room) {
   return isCut(one.text) && !isCut(other.text) ? { ...other, other: one } : { ...one, other };
 }
 
-/** A label beside its lane; of a refusal, what was refused and why: on two lines if one is too short. */
-function lined(id, whole, lane, off, left, rows, kind, hue, room) {
-  const on = (said, dy, toLeft) => sided(id, said, lane, off, toLeft, dy, kind, hue, room);
-  const one = on(whole, rows[0] < 0 ? rows[1] : rows[0], left);
-  const parts = WHY.test(one.text) ? null : whole.match(WHY)?.slice(1).filter(Boolean);
-  if (!parts) return [one];
-  const stays = (line, toLeft) => !isCut(line.text) && line.anchor === (toLeft ? "end" : "start");
-  const side = [left, !left].find((each) => parts.every((part, i) => stays(on(part, rows[i], each), each))) ?? left;
-  const lines = parts.map((part, i) => on(part, rows[i], side)).filter((line) => !isCut(line.text));
-  return lines.length ? lines : [one];
+/** The lines of a label beside its lane, upwards or downwards from there: one, or as many as its words need. */
+function lined(id, whole, lane, off, left, up, kind, hue, room) {
+  const on = (said, toLeft) => sided(id, said, lane, off, toLeft, up ? -4 : 4, kind, hue, room);
+  const one = on(whole, left);
+  if (one.text === whole || BREAKS.some((each) => each.test(one.text))) return [one];
+  const broken = [...BREAKS, ...WORDS].filter((each) => each.test(whole))
+    .flatMap((each) => [left, !left].map((side) => whole.match(each).slice(1).map((part) => ({ ...on(part, side), part, side, stays: WORDS.includes(each) }))));
+  const fits = ({ text, part, anchor, side, stays }) => (stays ? text === part : !isCut(text)) && anchor === (side ? "end" : "start");
+  const letters = (lines) => lines.reduce((sum, { text }) => sum + text.length, 0);
+  const best = broken.filter((lines) => lines.every(fits)).sort((some, more) => letters(more) - letters(some))[0] ?? broken.find(([line]) => !line.stays);
+  const lines = (best ?? []).filter((line) => !isCut(line.text));
+  return lines.length ? lines.map((line, i) => ({ ...line, dy: line.dy + LINE * (up ? i + 1 - lines.length : i) })) : [one];
 }
 
 /** The highest place at which this box touches none of those above it. */
@@ -436,7 +453,7 @@ class Page {
 
   /** A drawn thing, so far up and down from y. */
   block(x0, x1, y, tall) {
-    for (const row of new Set([rowOf(y - tall), rowOf(y + tall)])) listed(this.rows, row, { x0, x1, top: y - tall, bottom: y + tall });
+    for (let row = rowOf(y - tall); row <= rowOf(y + tall); row += 1) listed(this.rows, row, { x0, x1, top: y - tall, bottom: y + tall });
   }
 
   put(label) { listed(this.rows, rowOf(label.y), label); }
@@ -450,7 +467,7 @@ class Page {
         if (other.text ? Math.abs(other.y - box.y) < LINE : other.x0 < box.x1 && box.x0 < other.x1 && other.top < bottom && top < other.bottom) return 0;
       }
     }
-    for (const row of new Set([rowOf(top), rowOf(bottom)])) {
+    for (let row = rowOf(top); row <= rowOf(bottom); row += 1) {
       for (const leg of this.legs.get(row) ?? []) {
         const [from, to] = [Math.max(box.x0, Math.min(leg.x1, leg.x2)), Math.min(box.x1, Math.max(leg.x1, leg.x2))];
         if (from > to) continue;
@@ -465,6 +482,13 @@ class Page {
   take(places) {
     const found = places.find((box) => this.touched(box) === null);
     if (found) this.put(found);
+    return found;
+  }
+
+  /** The first of these places of several lines at which none of them touches anything. */
+  takeAll(places) {
+    const found = places.find((lines) => lines.every((box) => this.touched(box) === null)) ?? [];
+    found.forEach((line) => this.put(line));
     return found;
   }
 }
@@ -509,13 +533,16 @@ function caption(bars, page, at, room) {
   for (const bar of bars) {
     if (!bar.label) continue;
     const left = bar.kind !== "polls" && bar.kind !== "call";
-    const label = sided(bar.id, bar.label, at[bar.lane], 14, left, 4, bar.kind, bar.hue, room);
+    const one = sided(bar.id, bar.label, at[bar.lane], 14, left, 4, bar.kind, bar.hue, room);
+    const lines = [left, !left].map((side) => lined(bar.id, bar.label, at[bar.lane], 14, side, false, bar.kind, bar.hue, room));
     const middle = (bar.y + bar.y2) / 2;
-    const steps = Math.min(TRIES_MAX, Math.floor(((bar.y2 - bar.y) / 2 - 4) / 4));
-    const placesOf = (side) => (!side.text ? [] : Array.from({ length: Math.max(0, steps + 1) }, (_, step) => [middle - 4 * step, middle + 4 * step])
-      .flat().map((y) => ({ ...side, y: y + 4 })));
-    const place = page.take([label, label.other ?? label].flatMap(placesOf));
-    if (place) found.push(place);
+    const placesOf = (labels) => {
+      const more = (LINE * (labels.length - 1)) / 2;
+      const steps = Math.min(TRIES_MAX, Math.floor(((bar.y2 - bar.y) / 2 - 4 - more) / 4));
+      return labels[0].text && Array.from({ length: Math.max(0, steps + 1) }, (_, step) => [middle - 4 * step, middle + 4 * step])
+        .flat().map((y) => labels.map((label) => ({ ...label, y: y - more + label.dy })));
+    };
+    found.push(...page.takeAll([...lines, [one], [one.other]].flatMap((labels) => placesOf(labels) || [])));
   }
   return found;
 }
