@@ -40,6 +40,7 @@ const STATES = {
 };
 const GLYPHED = new Set(["stalled", "holds", "exited", "killed"]);   // a glyph of two letters' width, but in a tiny picture
 const SVG = "http://www.w3.org/2000/svg";
+const BEGUN = new Set(["starting", "running"]);
 const GLYPHS = { VALID: "\u2713", INVALID: "\u2717", UNKNOWN: "?" };
 const AROUND = 300;       // pixels that are drawn above and below what is in view
 const KEYS = [
@@ -340,6 +341,8 @@ class View {
     if (this.log.textContent !== log) this.log.textContent = log;
     this.fail(status.error);
     this.playRecorded(Boolean(status.recorded) && !this.gone);
+    const before = this.root.dataset.state;
+    if (before && !BEGUN.has(before) && BEGUN.has(state)) this.comes = true;
     this.root.dataset.state = state;
     this.root.dataset.recorded = String(Boolean(status.recorded));
     this.root.dataset.verdict = verdict;
@@ -390,6 +393,7 @@ class View {
     const { live } = this;
     // Not when "live" changes: a message's traits come in any order.
     const ended = this.drawnLive && !live && !(this.model.get("status") || {}).recorded;
+    if (live && this.drawnLive === false && this.comes === false) this.comes = true;   // it is taller now
     if (live && !this.drawnLive) { this.pinned = true; this.freed = false; }   // nobody chose a place in it
     this.drawnLive = live;
     if (any) this.paint(scene, ended, again && this.plan ? this.seen() : null);
@@ -400,6 +404,14 @@ class View {
     if (live) this.rows.until(Infinity);   // the recorded run before it was played up to some time
     this.rows.fill(scene.rows || [], live, ended);
     this.root.dataset.ready = "true";
+    if (any && this.comes) this.come();
+  }
+
+  /** What a launch begins to draw is in view, unless the reader is elsewhere in the page. */
+  come() {
+    this.comes = false;
+    const { top, bottom } = this.root.getBoundingClientRect();
+    if (top < innerHeight && bottom > 0) this.pane.scrollIntoView({ block: "nearest" });
   }
 
   /** What is in view: the time of what is chosen, if that is, or of the middle, or the picture's end. */
