@@ -12,6 +12,7 @@ import pytest
 
 from lockkit.errors import StoreError
 from lockkit.lab.probe import Check, CheckOutcome, Report, Suitability
+from lockkit.lab.probe.reads import Reads
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
@@ -23,6 +24,7 @@ from lockkit.lab.widgets.probing import (
     quick_look,
     verdict_html,
 )
+from lockkit.lab.widgets.store_probe import figure
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
@@ -186,3 +188,13 @@ def test_every_place_is_of_the_embedded_server() -> None:
     from lockkit.lab.server.profiles import PROFILES
 
     assert {place.profile for place in PLACES.values()} == set(PROFILES)
+
+
+@pytest.mark.parametrize("slowest_ms", [2.0, 90.0])
+def test_one_slow_request_does_not_press_the_bars_of_the_chart_flat(slowest_ms: float) -> None:
+    reads = [Reads(size=size, kind=kind, took_ms=(1.0, 1.0, slowest_ms), unchanged=0, bytes_each=1)
+             for size in (100, 10_000) for kind in ("whole", "conditional")]  # fmt: skip
+    drawn = figure(tuple(reads))
+    said = drawn.layout.title.text
+    assert drawn.layout.yaxis.range == (None if slowest_ms < 3 else (0, 3.0))
+    assert ("leaves the chart: 90 ms" in said) == (slowest_ms > 3)

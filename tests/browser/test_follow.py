@@ -35,11 +35,10 @@ const model = {
 window.painted = () => new Promise((done) => {
   requestAnimationFrame(() => requestAnimationFrame(done));
 });
+window.fire = (name) => { for (const [each, act] of heard) if (each === name) act(); };
 window.message = (news, order) => {
   Object.assign(state, news);
-  for (const name of order.filter((each) => each in news)) {
-    for (const [each, act] of heard) if (each === `change:${name}`) act();
-  }
+  for (const name of order.filter((each) => each in news)) fire(`change:${name}`);
   return painted();
 };
 render({ model, el: document.getElementById("lockkit") });
@@ -163,3 +162,69 @@ def test_a_reader_who_scrolls_back_to_the_newest_event_follows_it_again_until_th
     panel.scroll(to=10_000)
     panel.run(STALLED[:RESUMED], taken + 7)
     assert panel.below() < 40
+
+
+RECORDED = "a recorded run, until yours begins"
+GONE = """() => {
+  document.getElementById("lockkit").classList.add("jupyter-widgets-disconnected");
+  fire("comm_live_update");
+}"""
+
+
+def test_a_recorded_run_is_said_to_be_one_until_the_writers_begin_or_the_kernel_ends(
+    panel: Panel,
+) -> None:
+    said = panel.page.get_by_text(RECORDED)
+    panel.play_a_recorded_run()
+    assert said.is_visible()
+    panel.live(STALLED[:PAUSED])
+    assert not said.is_visible()
+    panel.play_a_recorded_run()
+    assert said.is_visible()
+    panel.page.evaluate(GONE)
+    panel.page.get_by_text("its kernel has ended: run the notebook again").wait_for()
+    assert not said.is_visible(), "no run of the reader's own will begin"
+
+
+BELOW_THE_SCREEN = (
+    "document.querySelector('.lk-pane').getBoundingClientRect().bottom - innerHeight"
+)
+
+
+def test_a_launch_brings_its_picture_into_view_unless_the_reader_is_elsewhere(
+    panel: Panel,
+) -> None:
+    """In a notebook of 800 x 900 pixels the controls end where the picture begins."""
+    page = panel.page
+    page.set_viewport_size({"width": 800, "height": 900})
+    page.evaluate("document.body.style.padding = '700px 0 2000px'")
+    panel.tell(scene={}, status={"state": "idle"}, live=True)
+    panel.play_a_recorded_run()
+    assert page.evaluate(BELOW_THE_SCREEN) < 1
+    panel.live(STALLED[:PAUSED])
+    assert page.evaluate(BELOW_THE_SCREEN) < 1
+    panel.tell(status={"state": "stopped"}, live=False)
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    was = page.evaluate("scrollY")
+    panel.play_a_recorded_run()
+    assert page.evaluate("scrollY") == was
+
+
+@pytest.mark.parametrize(("width", "place"), [
+    (1000, "jp-OutputArea"), (353, "jp-OutputArea"), (600, "lockkit-beside"),
+    (353, "jp-OutputArea lk-panel"),
+])  # fmt: skip
+def test_a_picture_is_high_enough_for_a_story_and_leaves_room_for_what_is_around_it(
+    page: Any, tmp_path: Path, width: int, place: str
+) -> None:
+    """Of 900 pixels: a panel's controls need more of them than a replay's do."""
+    panel = Panel(page, ORDERS[0], tmp_path / "high.html")
+    page.set_viewport_size({"width": 1100, "height": 900})
+    style = "([width, name]) => Object.assign(document.getElementById('lockkit'),"
+    page.evaluate(f"{style} {{ className: name, style: `width: ${{width}}px` }})", [width, place])
+    panel.tell(scene=whole(STALLED), status={"state": "replay"}, live=False)
+    replayed = page.evaluate("box.clientHeight")
+    panel.live(STALLED[:RESUMED])
+    live = page.evaluate("box.clientHeight")
+    least = 210 if "lk-panel" in place else 320
+    assert least < replayed < 410 and 300 <= live < 410

@@ -274,16 +274,3 @@ def test_the_numbers_that_are_unfolded_in_mid_run_show_their_points(lab: Server,
     generations = page.locator(".lockkit-numbers .scatterlayer .trace").first.locator("path.point")
     assert generations.count() >= min(rows, 3)
     shot(page, "17-numbers-in-mid-run")
-
-
-@pytest.mark.soak
-def test_a_launch_brings_its_picture_into_view_on_a_small_screen(lab: Server, page: Any) -> None:
-    """The controls take half of 900 pixels; a reader who has gone elsewhere is left there."""
-    page.set_viewport_size({"width": 800, "height": 900})
-    run_all_cells(page, lab, workbench_alone(lab))
-    page.wait_for_selector(f"{BENCH}[data-ready=true][data-state=idle]", timeout=LATER_MS)
-    foot = f"innerHeight - document.querySelector('{BENCH} .lk-pane').getBoundingClientRect().bottom"
-    page.locator(".lockkit-launch").click()
-    page.wait_for_function(events_above(5), timeout=SOON_MS)
-    page.wait_for_function(f"{foot} >= 0", timeout=SOON_MS)
-    stopped(page)

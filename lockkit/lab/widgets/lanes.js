@@ -342,7 +342,10 @@ class View {
     this.fail(status.error);
     this.playRecorded(Boolean(status.recorded) && !this.gone);
     const before = this.root.dataset.state;
-    if (before && !BEGUN.has(before) && BEGUN.has(state)) this.comes = true;
+    if (before && !BEGUN.has(before) && BEGUN.has(state)) {
+      this.comes = true;
+      setTimeout(() => { if (this.plan && this.comes) this.come(); });   // drawn before the state came
+    }
     this.root.dataset.state = state;
     this.root.dataset.recorded = String(Boolean(status.recorded));
     this.root.dataset.verdict = verdict;
