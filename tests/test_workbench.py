@@ -710,6 +710,45 @@ def test_writers_wait_for_the_launch_only_while_a_page_shows_the_panel(
     assert made[5].prepared is None and not made[4].waits, "PySpark starts in another way"
 
 
+def test_the_next_launchs_writers_start_with_a_runs_first_commit_so_a_stop_finds_them_ready(
+    slow_start: tuple[Workbench, list[WritersToCome]],
+) -> None:
+    bench, made = slow_start
+    bench.lanes._handle_custom_msg({"type": "snapshot"}, [])
+    until(lambda: len(made) == 1 and made[0].waits)
+    bench.launch()
+    made[1].work()
+    until(lambda: bench.state == "running")
+    assert len(made) == 2, "the first commit does not wait for their imports"
+    for number in range(3):
+        commit = {"instant": f"2026010100000{number}", "epoch": 1}
+        made[1].said.append(event(9.0 + number, "W1", "published", **commit))
+    until(lambda: len(made) == 3 and made[2].waits)
+    bench.stop()
+    bench.launch()
+    assert len(made) == 4 and made[3].prepared is made[2], "one set, also after three commits"
+    made[3].said.append(event(19.0, "W1", "published", **commit))
+    until(lambda: len(made) == 5 and made[4].waits)
+    bench.spark_button.click()
+    until(lambda: len(made) == 6 and not made[4].waits)  # PySpark takes the memory
+    made[3].said.append(event(20.0, "W1", "published", **commit))
+    bench.fence(on=False)
+    assert len(made) == 6
+
+
+def test_the_next_launchs_writers_start_while_a_run_that_never_committed_ends(
+    slow_start: tuple[Workbench, list[WritersToCome]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, made = slow_start
+    bench.lanes._handle_custom_msg({"type": "snapshot"}, [])
+    until(lambda: len(made) == 1 and made[0].waits)
+    bench.launch()
+    seen = []
+    monkeypatch.setattr(made[1], "stop", lambda: seen.append(len(made)))
+    bench.stop()
+    assert seen == [3] and made[2].waits
+
+
 def test_the_launch_on_a_store_with_one_write_per_second_says_so(
     slow_start: tuple[Workbench, list[WritersToCome]],
 ) -> None:

@@ -213,11 +213,11 @@ class Controller:
         match command.do:
             case "launch":
                 self._launch(args["settings"])
-            case "ahead":
+            case "ahead" if not self._running():
                 self._start_ahead()
             case "stop":
-                self._stop()
                 self._start_ahead()
+                self._stop()
             case "close":
                 self._stop()
                 self._discard(self.fleet)
@@ -226,7 +226,7 @@ class Controller:
                 self._prepare(args["settings"])
             case "prepare":
                 self._launch(args["settings"])
-            case "snapshot":
+            case "ahead" | "snapshot":
                 pass
             case _ if not self._running():
                 self._said = f"{command.do}: nothing runs; press Launch first"
@@ -266,7 +266,8 @@ class Controller:
         self._said = f"launched {settings.writers} writers on {settings.provider}{slow}"
 
     def _start_ahead(self) -> None:
-        if self._page_seen.is_set() and not self._running():
+        """Start the next launch's writers; while others run, from their first commit on."""
+        if self._page_seen.is_set() and self._coming is None:
             self._ahead.start()
 
     def _prepare(self, settings: LaunchSettings) -> None:
@@ -275,6 +276,7 @@ class Controller:
             self._replace()
             return
         self._drop_coming()
+        self._ahead.drop()
         self._coming = self._made(settings)
         self._coming.launch()
         self._said = (
@@ -401,6 +403,8 @@ class Controller:
                 self._log.append(text(line))
             if each.kind in ("stalled", "exited"):
                 self._armed.discard(each.who)
+            if each.kind == "published":
+                self._start_ahead()
             if each.kind == "stalled":
                 self._said = f"{each.who} is paused (SIGSTOP): {each.get('why') or 'by hand'}"
             if each.kind == "fault":
