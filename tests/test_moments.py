@@ -11,7 +11,7 @@ import pytest
 from lockkit.cli.main import main
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
 from lockkit.lab.verify.sim import LEASE, Branch, simulate
-from lockkit.lab.widgets.links import link, moment_of, playground
+from lockkit.lab.widgets.links import NEEDS_ARROW, link, moment_of, playground
 from lockkit.lab.widgets.seeds.moments import (
     OtherOutcomes,
     SeedMoment,
@@ -55,7 +55,7 @@ def test_a_moment_replays_the_run_in_every_scenario(scenario: str) -> None:
 def is_the_whole_run(scenario: str, seed: int) -> None:
     whole = simulate(scenario_of(scenario), seed)
     moment = SeedMoment(scenario, seed, whole.steps)
-    end = play(SeedMoment.of(link(moment)))
+    end = play(SeedMoment.of(link(moment) or str(moment)))
     assert (end.trace_hash, end.violation) == (whole.trace_hash, whole.violation)
     before = play(replace(moment, step=whole.steps - 3))
     assert before.steps == whole.steps - 3
@@ -227,6 +227,30 @@ def test_the_command_prints_a_link_that_it_opens_itself(
     assert capsys.readouterr().out.splitlines()[-1].strip() == opened
     assert main(["simulate", "--moment", opened, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["link"] == opened
+
+
+def test_the_command_says_which_move_is_a_runs_first_and_prints_no_link_that_the_page_refuses(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["simulate", "--moment", "#scenario=group&seed=2&step=1"]) == 0
+    said = capsys.readouterr()
+    assert "moves 1 to 4 set up the store; no client has moved yet: this is move 4" in said.err
+    assert said.out.splitlines()[-2:] == ["group:2@4: 4 moves, no violation",
+                                          f"  {link('group:2@4')}"]  # fmt: skip
+    assert main(["simulate", "--moment", "group-archive:2@20"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "group-archive:2@20: 20 moves, no violation"
+    assert main(["simulate", "--moment", "group-archive:2@20", "--json"]) == 0
+    assert "link" not in json.loads(capsys.readouterr().out)
+    assert [link(f"{each}:1") for each in NEEDS_ARROW] == [""] * len(NEEDS_ARROW)
+    assert link("group:1") and link("table:1")
+
+
+def test_no_other_ways_are_tried_from_a_move_that_is_wrong_already(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    end = play(WRONG).steps
+    assert main(["simulate", "--moment", f"{WRONG}@{end}", "--others", "3"]) == 64
+    assert f"move {end} is wrong already" in capsys.readouterr().err
 
 
 def test_an_error_of_the_service_that_ends_a_run_is_a_violation_and_not_raised() -> None:

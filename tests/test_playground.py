@@ -19,11 +19,11 @@ import pytest
 
 from lockkit.lab.incident.diagnosis import diagnose
 from lockkit.lab.incident.dropped import take_in
-from lockkit.lab.playground import FIRST, NEEDS_ARROW, SEEDS_MAX, answer
+from lockkit.lab.playground import FIRST, SEEDS_MAX, answer
 from lockkit.lab.verify.explore import SCENARIOS, explore, explore_so_far
 from lockkit.lab.widgets import PatternStepper, Rerun
+from lockkit.lab.widgets.links import NEEDS_ARROW, stage_fragment, stage_link
 from lockkit.lab.widgets.links import link as seed_link
-from lockkit.lab.widgets.links import stage_fragment, stage_link
 from lockkit.lab.widgets.seeds.moments import SeedMoment, play, scenarios
 from lockkit.lab.widgets.seeds.objects import with_commits
 from lockkit.lab.widgets.stage.fork import at
@@ -72,6 +72,17 @@ def test_before_the_first_move_there_is_no_verdict() -> None:
     first = result("simulate", moment="lease:17@0")
     assert first["replay"]["status"].keys().isdisjoint({"verdict", "because"})
     assert first["because"] == "nothing has happened yet"
+
+
+@pytest.mark.parametrize(("moment", "begins"), [("lease:17", 0), ("group:2", 4)])
+def test_no_move_before_a_runs_first_can_be_shown(moment: str, begins: int) -> None:
+    """`world.run`, which sets the store up, cannot stop in its middle."""
+    first, then = (result("simulate", moment=f"{moment}@{step}") for step in (0, begins + 1))
+    assert first["step"] == first["begins"] == then["begins"] == begins
+    assert first["trace"] != then["trace"] and "verdict" not in first["replay"]["status"]
+    if begins:
+        assert first["because"] == f"moves 1 to {begins} set up the store; no client has moved yet"
+        assert first["link"].endswith(f"&step={begins}"), "the link names what it opens"
 
 
 def test_a_step_beyond_the_end_is_the_end() -> None:
@@ -123,6 +134,9 @@ def test_a_history_whose_last_line_is_cut_is_said_to_be_cut() -> None:
     ("vary", {"moment": "lease:1"}, "names no step"),
     ("simulate", {"moment": "#scenario=mor&seed=2"},
      "needs pyarrow, which this page does not have; in a terminal: lockkit simulate --moment 'mor"),
+    ("simulate", {"moment": "#scenario=__proto__&seed=1"},
+     "no scenario '__proto__'; this page plays: lease, table, hudi-table, restore-table, wal,"),
+    ("vary", {"moment": FIRST + "@9999"}, "is wrong already"),
     ("seek", {"scenario": "group-table", "rule": "", "seed": 1, "runs": 1}, "needs pyarrow"),
     ("check", {"history": ""}, "is empty"),
     ("check", {"history": "no JSON\n"}, "line 1"),

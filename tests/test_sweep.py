@@ -14,7 +14,7 @@ pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 pytest.importorskip("plotly", reason="make test installs plotly")
 
 from lockkit.lab.widgets.seeds.panel import Sweep
-from lockkit.lab.widgets.seeds.rerun import Rerun
+from lockkit.lab.widgets.seeds.rerun import RUNS, Rerun
 from lockkit.lab.widgets.ui import FitFigures
 
 RATIOS = (0.0, 0.9, 1.5, 3.0)
@@ -124,13 +124,34 @@ def test_clicks_go_through_a_run_and_the_newest_one_counts() -> None:
 
 def test_alternatives_from_here_are_counted_and_nonsense_is_refused() -> None:
     panel = Rerun("stalls-3/fence off:3")
-    end = panel.moment
-    found = panel.others(5)
-    assert len(found.wrong) == 5 and str(end) in panel._ways.value and "█" in panel._ways.value
+    clicked(panel, f"Run {RUNS} others from here")
+    assert panel.wait()
+    assert "is wrong already" in panel._status.value and not panel.found
+    clicked(panel, "−1")
+    assert panel.wait()
+    before, found = panel.moment, panel.others(5)
+    assert found.wrong and str(before) in panel._ways.value and "█" in panel._ways.value
     assert str(found) in repr(panel)
     panel._text.value = "<img src=x>"
     assert "Not done: " in panel._status.value and "<img" not in panel._status.value
     panel._text.value = "wal:1@5"
     assert panel.wait()
     assert panel.outcome.steps == 5 and not panel.found
+    panel.close()
+
+
+def test_a_run_begins_after_the_moves_that_set_its_store_up() -> None:
+    panel = Rerun("group:2@0")
+    begins = panel.outcome.begins
+    assert panel.moment.step == panel._slider.min == begins == 4
+    assert f"moves 1 to {begins} set up the store; no client has moved yet" in panel._status.value
+    clicked(panel, "+1", "−10")
+    assert panel.wait()
+    assert panel.moment.step == begins and panel.outcome.steps == begins
+    panel.close()
+
+
+def test_a_run_that_the_page_in_the_browser_cannot_play_has_no_link_to_it() -> None:
+    panel = Rerun("group-archive:1@20")
+    assert "<a " not in panel._status.value and "needs pyarrow" in panel._status.value
     panel.close()

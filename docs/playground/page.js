@@ -226,6 +226,7 @@ function shown(found) {
   rules(found.scenario);
   sim.rule.value = found.rule;
   sim.seed.value = found.seed;
+  sim.step.min = found.begins;
   sim.step.max = found.steps;
   sim.step.value = found.step;
   place.dataset.link = found.link;
@@ -258,7 +259,7 @@ function chosen(step) {
 
 /** The same run at another of its moves: with the other ways that it took. */
 function moved(step) {
-  const now = Math.max(0, Math.min(Number(sim.step.max), step));
+  const now = Math.max(Number(sim.step.min), Math.min(Number(sim.step.max), step));
   sim.step.value = now;
   const fields = new URLSearchParams(place.dataset.link);
   fields.set("step", now);

@@ -20,10 +20,18 @@ from lockkit.events import plain, read, shortened
 from lockkit.lab.verify.check import FIELD_ERRORS, Kind, Verdict, check
 from lockkit.lab.verify.sim import SeedOutcome, in_words
 from lockkit.lab.widgets.export import replayed
-from lockkit.lab.widgets.links import fields_of, fragment, seed_fragment, stage_fragment
+from lockkit.lab.widgets.links import (
+    NEEDS_ARROW,
+    fields_of,
+    fragment,
+    seed_fragment,
+    stage_fragment,
+)
 from lockkit.lab.widgets.scene import text
 from lockkit.lab.widgets.seeds.moments import (
+    NO_CLIENT_YET,
     SeedMoment,
+    UnknownScenario,
     mutants_of,
     others_so_far,
     play,
@@ -36,8 +44,6 @@ if TYPE_CHECKING:
 
 Answer = dict[str, Any]
 
-NEEDS_ARROW = ("mor", "group-table", "archive-table", "group-archive", "late-table")
-"""Scenarios that read or write files by pyarrow, which the page does not have."""
 FIRST = "lease/claim_412 ours:1"
 """What the page shows before Python is there."""
 SEEDS_MAX = 2_000
@@ -116,7 +122,11 @@ def varied(moment: str) -> Iterator[Answer]:
 
 def _playable(moment: str) -> SeedMoment:
     """`ValueError`, with the command that plays it, for a moment that this page cannot play."""
-    wanted = SeedMoment.of(moment)
+    try:
+        wanted = SeedMoment.of(moment)
+    except UnknownScenario as error:
+        known = ", ".join(each for each in scenarios() if each not in NEEDS_ARROW)
+        raise ValueError(f"{str(error).partition(';')[0]}; this page plays: {known}") from None
     if wanted.scenario in NEEDS_ARROW:
         raise ValueError(f"the scenario {wanted.scenario} needs pyarrow, which this page does not "
                          f"have; in a terminal: lockkit simulate --moment '{wanted}'")
@@ -130,20 +140,25 @@ def _whole(moment: SeedMoment) -> SeedOutcome:
 
 def _run(moment: SeedMoment) -> Answer:
     whole = _whole(replace(moment, step=None))
-    step = whole.steps if moment.step is None else min(moment.step, whole.steps)
-    moment = replace(moment, step=step)
+    asked = whole.steps if moment.step is None else moment.step
+    moment = replace(moment, step=asked).within(whole)
+    step = moment.step or 0
     outcome = whole if step == whole.steps else play(moment)
     wrong = outcome.violation and shortened(in_words(outcome.violation))
     over = "nothing went wrong" if step == whole.steps else "nothing is wrong so far"
     events = outcome.run.world.history()
     scene = run_scene(outcome, moment.scenario) | {"newest": True}
     drawn = replayed(events, None, scene=scene)
-    because = text(wrong or over) if step else "nothing has happened yet"
-    if step:
+    new = step == whole.begins < whole.steps
+    because = text(wrong or over)
+    if new:
+        because = NO_CLIENT_YET.format(step) if step else "nothing has happened yet"
+    else:
         drawn["status"] |= {"verdict": "INVALID" if wrong else "VALID", "because": because}
     return {
         "link": seed_fragment(str(moment)), "moment": str(moment), "scenario": moment.scenario,
         "rule": moment.mutant, "seed": moment.seed, "step": step, "steps": whole.steps,
+        "begins": whole.begins,
         "trace": outcome.trace_hash, "because": because, "replay": drawn,
     }  # fmt: skip
 

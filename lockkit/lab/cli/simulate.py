@@ -35,9 +35,9 @@ providers, lost and late requests, hidden retries, 409, 429 and 503, pauses, cra
 schedule that favours rare orders. The same seed repeats the same run. It checks invariants during
 each run, and then judges the run's history.
 A violation is printed as a moment (SCENARIO:SEED@STEP) and as a link that opens it in a browser
-(in the documentation's playground; LOCKKIT_PLAYGROUND names another page). --moment replays a run
-up to that step, and --others counts how many other continuations from there also fail. Exit 0: no
-violation; 1: a violation."""
+(in the documentation's playground; LOCKKIT_PLAYGROUND names another page). A scenario that needs
+pyarrow has no link: the page cannot play it. --moment replays a run up to that step, and --others
+counts how many other continuations from there also fail. Exit 0: no violation; 1: a violation."""
 
 EXAMPLE = """\
 lockkit simulate --scenario lease --seeds 1..200 --json
@@ -106,8 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
 def run_moment(args: argparse.Namespace) -> int:
     """Play one run up to one of its moves, and try other continuations."""
-    from lockkit.lab.widgets.links import link
-    from lockkit.lab.widgets.seeds.moments import SeedMoment, others, play
+    from lockkit.lab.widgets.seeds.moments import NO_CLIENT_YET, SeedMoment, others, play
 
     try:
         moment = SeedMoment.of(args.moment)
@@ -118,18 +117,24 @@ def run_moment(args: argparse.Namespace) -> int:
             f"--others needs a move to continue from: --moment '{moment}@57'", code=USAGE
         )
     outcome = play(moment)
+    if moment.step is not None and moment.step < outcome.begins:
+        warn(f"{NO_CLIENT_YET.format(outcome.begins)}: this is move {outcome.begins}")
+        moment = moment.within(outcome)
     if args.history:
         save(outcome, args.history)
-    ways = others(moment, args.others) if args.others else None
+    try:
+        ways = others(moment, args.others) if args.others else None
+    except ValueError as error:
+        raise CommandError(plain(error), code=USAGE) from None
     if args.json:
-        said = outcome.to_json() | {"moment": str(moment), "link": link(moment)}
+        said = outcome.to_json() | {"moment": str(moment)} | linked(moment)
         if ways is not None:
             said["others"] = {"runs": ways.runs, "wrong": [str(each) for each, _ in ways.wrong]}
         say_json(said)
     else:
         say(*narrate(outcome.run.world.history()))
         say(f"{moment}: {outcome.steps} moves, {plain(outcome.violation or 'no violation')}")
-        say(f"  {link(moment)}")
+        say(*(f"  {each}" for each in linked(moment).values()))
         say(*([plain(str(ways))] if ways is not None else []))
     return FOUND if outcome.violation or (ways and ways.wrong) else OK
 
@@ -165,13 +170,12 @@ class SimulationTotal:
         if outcome.violation:
             self.violations.append({"seed": outcome.seed, "violation": outcome.violation})
             said = f"seed {outcome.seed}, after {outcome.steps} steps: {plain(outcome.violation)}"
-            from lockkit.lab.widgets.links import link
             from lockkit.lab.widgets.seeds.moments import SeedMoment
 
             moment = SeedMoment(self.scenario.name, int(outcome.seed), outcome.steps, self.mutant)
             if self.whole:
-                self.violations[-1]["link"] = link(moment)
-                said = f"{said} (--moment '{moment}')\n  {link(moment)}"
+                self.violations[-1] |= linked(moment)
+                said = "\n  ".join([f"{said} (--moment '{moment}')", *linked(moment).values()])
             warn(said)
         if self.clock.boot_ms() - self.reported_ms > PROGRESS_MS:
             self.reported_ms = self.clock.boot_ms()
@@ -208,6 +212,13 @@ class SimulationTotal:
         if self.never:
             yield f"  not exercised: {', '.join(self.never)}"
         yield f"  trace {said['trace_hash']}"
+
+
+def linked(moment: object) -> dict[str, str]:
+    """The moment's link; nothing for a scenario that the page cannot play."""
+    from lockkit.lab.widgets.links import link
+
+    return {"link": found} if (found := link(moment)) else {}
 
 
 def seeds_of(said: str) -> range:

@@ -16,6 +16,8 @@ from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode
 
 PLAYGROUND = "LOCKKIT_PLAYGROUND"
+NEEDS_ARROW = ("mor", "group-table", "archive-table", "group-archive", "late-table")
+"""Scenarios that read or write files by pyarrow, which the page does not have."""
 _GITHUB = re.compile(r"https://github\.com/([\w.-]+)/([\w.-]+)")
 _NAMES = {"scenario": r"[\w.-]+", "rule": r"[^/:@]*"}
 _WAY = re.compile(r"(\d{1,6})\.(\d{1,6})", re.ASCII)
@@ -64,8 +66,13 @@ def stage_fragment(moment: object) -> str:
 
 
 def link(moment: object) -> str:
-    """A seed's moment as a link; only its part from `#` on if there is no page."""
-    return f"{playground()}#{seed_fragment(str(moment))}"
+    """A seed's moment as a link; only its part from `#` on if there is no page.
+
+    "" for a scenario that the page cannot play.
+    """
+    named = str(moment)
+    playable = not named.startswith(tuple(f"{name}{end}" for name in NEEDS_ARROW for end in "/:"))
+    return f"{playground()}#{seed_fragment(named)}" if playable else ""
 
 
 def stage_link(moment: object) -> str:

@@ -62,6 +62,8 @@ class SeedOutcome:
     seed: str
     violation: str | None
     steps: int
+    begins: int
+    """So many moves set the world up, without faults; a run cannot stop at one of them."""
     faults: dict[str, int]
     reached: tuple[str, ...]
     trace_hash: str
@@ -91,7 +93,7 @@ def simulate(
     with warnings.catch_warnings(), nullcontext() if mutant is None else mutant.planted():
         warnings.simplefilter("ignore")  # what a client warns its user of; it is in the history
         run = scenario.set_up(str(seed), moves, mutant)
-        world = run.world
+        world, begins = run.world, run.world.moves
         world.until, world.branches = until, deque(branches)
         try:
             world.play(moves)
@@ -113,6 +115,6 @@ def simulate(
         if violation is None and verdict.kind is Kind.INVALID and known:
             violation = f"{CHECKER}{verdict.because}"
     return SeedOutcome(
-        str(seed), violation, world.moves, dict(sorted(world.faults.items())), reached,
+        str(seed), violation, world.moves, begins, dict(sorted(world.faults.items())), reached,
         world.trace_hash(), run,
     )  # fmt: skip

@@ -21,6 +21,7 @@ from lockkit.lab.widgets.links import moment_of
 MOMENT_CHARS_MAX = 500
 BRANCHES_MAX = 10
 SHOWN_CHARS = 60
+NO_CLIENT_YET = "moves 1 to {} set up the store; no client has moved yet"
 REPLACED, TABLE = ("commit", "clean"), "table"
 """Scenarios of 0.1.0 that `table` has replaced."""
 _STALLS = re.compile(r"stalls-(\d{1,3}(?:\.\d{1,3})?)")
@@ -28,6 +29,10 @@ _STALLS = re.compile(r"stalls-(\d{1,3}(?:\.\d{1,3})?)")
 _ABOUT = re.compile(r"\s*([\w.-]+)\s*(?:/\s*([^:@]+?)\s*)?:\s*(\d{1,9})\s*", re.ASCII)
 _BRANCH = re.compile(r"@\s*(\d{1,6})\s*\+\s*(\d{1,6})\s*", re.ASCII)
 _STEP = re.compile(r"@\s*(\d{1,6})\s*", re.ASCII)
+
+
+class UnknownScenario(ValueError):
+    """The message lists those that there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,12 @@ class SeedMoment:
                              "one is written 'lease:1234@57', a move with at most six digits")
         mutant = mutant_of(known[2] or "", scenario_of(known[1]).name)
         return cls(known[1], int(known[3]), step, mutant.name if mutant else "", tuple(branches))
+
+    def within(self, outcome: SeedOutcome) -> SeedMoment:
+        """The nearest move at which the run can stop: none of those that set its world up."""
+        if self.step is None:
+            return self
+        return replace(self, step=max(outcome.begins, min(self.step, outcome.steps)))
 
     def way(self, number: int) -> SeedMoment:
         """Another continuation, from this move to its end."""
@@ -121,6 +132,9 @@ def others_so_far(moment: SeedMoment, runs: int) -> Iterator[OtherOutcomes]:
         raise ValueError(f"{moment} names no step to continue from: write {moment}@57")
     if runs < 1:
         raise ValueError(f"the number of other ways must be at least 1, not {runs}")
+    if (here := play(moment)).violation:
+        raise ValueError(f"move {here.steps} is wrong already, so every way on from it is: go "
+                         "back some moves, and try other ways from there")
     wrong: list[tuple[SeedMoment, str]] = []
     for number in range(1, runs + 1):
         way = moment.way(number)
@@ -145,7 +159,7 @@ def scenario_of(name: str) -> SimScenario:
         raise ValueError(f"there is no scenario {name!r} any more: {TABLE!r} does all of it")
     known = scenarios()
     if name not in known:
-        raise ValueError(f"no scenario {name!r}; there are: {', '.join(known)}")
+        raise UnknownScenario(f"no scenario {name!r}; there are: {', '.join(known)}")
     return known[name]
 
 

@@ -16,7 +16,14 @@ from lockkit.lab.widgets.export import log_lines
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.links import link
 from lockkit.lab.widgets.scene import text
-from lockkit.lab.widgets.seeds.moments import OtherOutcomes, SeedMoment, others, others_so_far, play
+from lockkit.lab.widgets.seeds.moments import (
+    NO_CLIENT_YET,
+    OtherOutcomes,
+    SeedMoment,
+    others,
+    others_so_far,
+    play,
+)
 from lockkit.lab.widgets.seeds.objects import run_scene
 from lockkit.lab.widgets.ui import Newest, Status, button, column, row
 
@@ -24,6 +31,7 @@ RUNS = 50
 WAIT_S = 60.0
 BAR_CHARS = 25
 WRONG_SHOWN = 3
+NO_PAGE = "(The page in the browser cannot play it: this scenario needs pyarrow.)"
 JUMPS = (("Start", -1_000_000, "before its first move"), ("−10", -10, "ten moves back"),
          ("−1", -1, "one move back"), ("+1", 1, "one move on"), ("+10", 10, "ten moves on"),
          ("End", 1_000_000, "or to what went wrong"))  # fmt: skip
@@ -130,7 +138,7 @@ class Rerun(Newest):
 
     def _moved(self, step: int) -> None:
         """Move to the newest request: the next click continues from there, not from the drawing."""
-        moment = replace(self.moment, step=min(max(step, 0), self._whole.steps))
+        moment = replace(self.moment, step=step).within(self._whole)
         self.moment = moment
         self._errand.ask(lambda _over: self._to(moment))
 
@@ -146,6 +154,8 @@ class Rerun(Newest):
                 self._keep(found)
                 if over.is_set():
                     break
+        except ValueError as error:
+            self._status.say(f"Not done: {error}")
         finally:
             self._others.disabled, self._stop.disabled = False, True
 
@@ -155,9 +165,9 @@ class Rerun(Newest):
         if replace(moment, step=None) != replace(self.moment, step=None):
             self.found, self._ways.value = {}, ""
         self._whole = whole = play(replace(moment, step=None))
-        if moment.step is None or moment.step > whole.steps:
+        if moment.step is None:
             moment = replace(moment, step=whole.steps)
-        self.moment = moment
+        self.moment = moment = moment.within(whole)
         self._to(moment)
 
     def _to(self, moment: SeedMoment) -> None:
@@ -167,16 +177,20 @@ class Rerun(Newest):
         self._drawing = True
         try:
             self._text.value = str(moment)
-            self._slider.max, self._slider.value = whole.steps, moment.step
+            self._slider.max = whole.steps
+            self._slider.min, self._slider.value = whole.begins, moment.step
         finally:
             self._drawing = False
         wrong = outcome.violation and in_words(outcome.violation)
         because = wrong or ("nothing went wrong" if over else "nothing is wrong so far")
+        if moment.step == whole.begins > 0:
+            because = NO_CLIENT_YET.format(whole.begins)
         self._draw(outcome, because)
         where = "the end" if over else f"of {whole.steps}"
+        page = link(moment)
         said = escape(f"Move {moment.step}{',' if over else ''} {where}: {because}.")
-        browser = f"<a href='{escape(link(moment))}' target='_blank'>Open in the browser</a>"
-        self._status.say_html(f"{said} {browser}")
+        browser = f"<a href='{escape(page)}' target='_blank'>Open in the browser</a>"
+        self._status.say_html(f"{said} {browser if page else NO_PAGE}")
 
     def _draw(self, outcome: SeedOutcome, because: str) -> None:
         with self.lanes.hold_sync():
