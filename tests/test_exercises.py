@@ -1089,6 +1089,48 @@ def test_what_a_function_prints_is_in_its_story_and_an_answer_that_was_lost_says
     }
 
 
+def test_what_a_solution_prints_is_shown_of_one_world() -> None:
+    def order(keys: list[str]) -> list[str]:
+        print(f"<b>{len(keys)}</b>", "a\n" * 20)
+        return sorted(set(keys))
+
+    judged = judge(order, worlds=REAL + 1)
+    first, *rest = str(judged).splitlines()
+    assert first.startswith("solved") and rest[0] == "World 1:" and len(rest) == 13
+    assert rest[1].startswith("W") and "prints: <b>" in rest[1]
+    page = judged._repr_html_()
+    assert "&lt;b&gt;" in page and "<pre>World 1:" in page and page.count("World") == 1
+    assert "<pre>" not in judge(ordered, worlds=1)._repr_html_()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not enforce the limit")
+@pytest.mark.usefixtures("one_failed_world_is_enough")
+@pytest.mark.parametrize("world", [1, REAL + 1])
+def test_a_function_that_uses_too_much_memory_is_said_to(world: int) -> None:
+    def order(keys: list[str]) -> list[str]:
+        taken = []
+        while calls_of_this_process() > 100 * (world - 1) and len(taken) < 20:
+            taken.append(bytes(2**26))  # not touched, so no memory is used
+        return sorted(set(keys))
+
+    judged = judge(order)
+    assert "order() raised MemoryError in line" in str(judged)
+    assert "of its code: it has used 1,024 MB. Rule: every call must return" in str(judged)
+    assert judged.world >= world
+    assert judge(ordered, worlds=REAL + 1).solved
+
+
+def test_a_function_may_import_large_libraries() -> None:
+    def order(keys: list[str]) -> list[str]:
+        import numpy
+        import pyarrow
+
+        rows = pyarrow.array(numpy.array(keys, dtype=str).tolist(), pyarrow.string())
+        return sorted(set(rows.to_pylist()))
+
+    assert judge(order, worlds=REAL + 1).solved
+
+
 @pytest.mark.parametrize(("body", "said"), [
     ("yield read(key)", "it yields a generator: write `yield from` before it"),
     ("raise KeyboardInterrupt", "raised KeyboardInterrupt in line 2"),
@@ -1104,6 +1146,10 @@ def test_a_slip_is_named_with_what_to_write(body: str, said: str) -> None:
 @pytest.mark.parametrize(("name", "result", "said"), [
     ("order", [["a"]], "order() returned [['a']], not a list of names"),
     ("clean", {1, "a", None}, ", not a set of names"),
+    ("decide", {"1-W1": np.array([1, 2])}, "not a dict of instants to True or False"),
+    ("decide", {1: True}, "not a dict of instants"),
+    ("file_slice", (None, [[1]]), "not of whole numbers"),
+    ("file_slice", (np.array([1, 2]), []), "not of whole numbers"),
     ("until", 10**400, ", not a number"), ("until", Decimal("sNaN"), ", not a number"),
 ])  # fmt: skip
 def test_a_result_that_an_exercise_cannot_use_is_named(name: str, result: Any, said: str) -> None:

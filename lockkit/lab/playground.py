@@ -140,8 +140,8 @@ def _whole(moment: SeedMoment) -> SeedOutcome:
 
 def _run(moment: SeedMoment) -> Answer:
     whole = _whole(replace(moment, step=None))
-    asked = whole.steps if moment.step is None else moment.step
-    moment = replace(moment, step=asked).within(whole)
+    step = whole.steps if moment.step is None else moment.step
+    moment = replace(moment, step=step).within(whole)
     step = moment.step or 0
     outcome = whole if step == whole.steps else play(moment)
     wrong = outcome.violation and shortened(in_words(outcome.violation))

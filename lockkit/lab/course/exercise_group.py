@@ -94,6 +94,12 @@ class Deciding(Exercise):
         window = [frozenset(each) for each in fence.window]
         given = fence.first, list(window), list(offers)
         found: dict[Any, Any] = self.trial.decide(node, dict, *given)
+        if not all(isinstance(each, str) for each in found):
+            self.trial.wrong(found, "a dict of instants")
+        try:
+            found = {instant: bool(accepted) for instant, accepted in found.items()}
+        except Exception:  # noqa: BLE001 - an array of several has no truth
+            self.trial.wrong(found, "a dict of instants to True or False")
         said = ", ".join(f"({i}, {base}, {braced(of)})" for i, base, of in offers)
         shown = ", ".join(map(braced, window))
         call = f"decide({fence.first}, [{shown}], [{said}]) returns {found}"
@@ -114,4 +120,4 @@ class Deciding(Exercise):
             window.append(groups if found[instant] else frozenset())
         if unknown := set(found) - {instant for instant, _, _ in offers}:
             raise Violated("only offers are decided", f"{call}: who offered {min(unknown)}?")
-        return {instant: bool(found[instant]) for instant, _, _ in offers if instant in found}
+        return {instant: found[instant] for instant, _, _ in offers if instant in found}

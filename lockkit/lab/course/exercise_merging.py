@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from numbers import Integral
 from typing import Any
 
 from lockkit.lab.course.trial import CALLS, CLIENTS, Exercise, parsed, settle
@@ -67,6 +68,8 @@ class SliceOfFiles(Exercise):
         if len(chosen) != 2 or not isinstance(chosen[1], list):
             raise Violated("the result is of the right type", f"{call}, not a pair with a list")
         base, above = chosen
+        if not all(isinstance(each, Integral) for each in [0 if base is None else base, *above]):
+            raise Violated("the result is of the right type", f"{call}, not of whole numbers")
         if base is not None and dict(bases).get(base) is None:
             said = f"{call}: base file {base} is not committed"
             raise Violated("only committed files are read", said)

@@ -28,7 +28,7 @@ from lockkit.lab.course import (
     sequence,
 )
 from lockkit.lab.course.process import REAL, Copy, Interpreter, hinders, interpreters, packed
-from lockkit.lab.course.trial import ENDS, Exercise, Trial
+from lockkit.lab.course.trial import ENDS, PRINTS, Exercise, Trial
 from lockkit.lab.verify.sim.fault_profile import FaultKind, FaultProfile
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND
 from lockkit.lab.verify.sim.task import Violated
@@ -68,6 +68,7 @@ EXERCISES: dict[str, Callable[[Trial], Exercise]] = {
 WORLDS = 200
 FAILED_MAX = 10
 """So many failed worlds are enough to choose the shortest from."""
+PRINTED_LINES_MAX = 12
 LATER = "later worlds"
 STEPS = 400
 _TURN = RLock()
@@ -95,6 +96,8 @@ class Judged:
     because: str = ""
     """The rule that was broken in that world, and how; "" if all worlds passed."""
     events: tuple[Event, ...] = ()
+    printed: str = ""
+    """The beginning of what the function printed in the first world in which it did."""
 
     @property
     def solved(self) -> bool:
@@ -104,7 +107,8 @@ class Judged:
         if self.failed:
             return f"{self._count()}. World {self.world}: {self.because}"
         met = ", ".join(f"{count} x {kind}" for kind, count in sorted(self.faults.items()))
-        return f"solved: {self.worlds} worlds, {self.requests:,} requests ({met})"
+        solved = f"solved: {self.worlds} worlds, {self.requests:,} requests ({met})"
+        return f"{solved}\n{self.printed}".rstrip()
 
     __repr__ = __str__
 
@@ -113,7 +117,9 @@ class Judged:
 
     def _repr_html_(self) -> str:
         if self.solved:
-            return f"<div><b>✓</b> {escape(str(self))}</div>"
+            solved, _, printed = str(self).partition("\n")
+            shown = f"<pre>{escape(printed)}</pre>" if printed else ""
+            return f"<div><b>✓</b> {escape(solved)}</div>{shown}"
         drawn: str = sequence.draw(self.events, f"World {self.world}: {self.because}").value
         return f"<div><b>✗</b> {escape(self._count())}. The shortest story:</div>{drawn}"
 
@@ -149,6 +155,7 @@ def judge(function: Callable[..., Any], *, worlds: int = WORLDS) -> Judged:
             found = replace(
                 one if shortest else found, worlds=number, failed=found.failed + one.failed,
                 requests=found.requests + one.requests, faults=found.faults + one.faults,
+                printed=found.printed or one.printed,
             )  # fmt: skip
             if found.failed == FAILED_MAX or one.because.endswith(ENDS["endless"]):
                 break
@@ -163,8 +170,16 @@ def _played(
     because = _play(Trial(world, name, start), EXERCISES[name]) or ended
     faults = Counter({str(kind): count for kind, count in world.faults.items()})
     events = tuple(world.history()) if because else ()
-    sent = len(world.memory_store.truth)
-    return Judged(name, 1, sent, faults, int(bool(because)), number, because, events)
+    sent, printed = len(world.memory_store.truth), _printed(world)
+    return Judged(name, 1, sent, faults, int(bool(because)), number, because, events, printed)
+
+
+def _printed(world: SimWorld) -> str:
+    """The first lines of what the function printed in this world."""
+    said = [f"{who} {data['text']}" for _, who, _, data in world.recorded
+            if str(data.get("text")).startswith(PRINTS)]  # fmt: skip
+    lines = "\n".join(said).splitlines()[:PRINTED_LINES_MAX]
+    return "\n".join([f"World {world.seed}:", *lines]) if lines else ""
 
 
 def _play(trial: Trial, exercise: Callable[[Trial], Exercise]) -> str:

@@ -27,6 +27,7 @@ from lockkit.lab.processes.process import (
     die_with_parent,
     from_lasting_thread,
     group_sizes,
+    limit_memory,
     used_s,
 )
 
@@ -37,6 +38,8 @@ OWN = 2
 """A client has so many processes: one for each function, and the one that starts it."""
 LIMIT_S = 10.0
 """A client may compute for so long in one world, and do nothing for so long in one call."""
+MEMORY_BYTES = 2**30
+"""A function may use so much memory. macOS has no such limit: there only time ends it."""
 PRINTED_CHARS_MAX = 1_000
 LOOKS_MAX = 60
 """So many times half of that is a call waited for, however slowly it computes."""
@@ -145,7 +148,9 @@ class Copy:
             while at := at and at.tb_next:
                 if at.tb_frame.f_code.co_name == getattr(self.function, "__name__", ""):
                     where = f" in line {at.tb_lineno} of its code"
-            return "raises", f"{type(error).__name__}{where}: {error}"
+            used = f"it has used {MEMORY_BYTES // 2**20:,} MB"
+            said = str(error) or (used if isinstance(error, MemoryError) else "")
+            return "raises", f"{type(error).__name__}{where}: {said}"
         finally:
             self.left_s = max(setitimer(ITIMER_PROF, 0)[0], 0.001)
 
@@ -235,6 +240,7 @@ def serve(number: int, parent: int) -> None:
         if (ended := os.waitstatus_to_exitcode(os.wait()[1])) != ENDED:
             sys.exit(abs(ended))
     die_with_parent(server)
+    limit_memory(MEMORY_BYTES)
     with suppress(EOFError), Connection(number) as connection:
         while (request := connection.recv())[0] != "end":
             if request[0] == "start":

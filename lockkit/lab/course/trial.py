@@ -30,6 +30,7 @@ NAMES = {bool: "True or False", int: "a whole number", float: "a number",
          list: "a list of names", set: "a set of names"}
 KINDS: dict[type, Any] = {set: Set, dict: Mapping, int: Integral, float: Real | Decimal}
 """What is taken for a result of that type."""
+PRINTS = "prints: "
 REQUESTS_MAX = 200
 """Of one call; one that sends more is not coming to an end."""
 
@@ -87,7 +88,7 @@ class Trial:
             self.clients[node.name] = self.start(node.name)
         said = self.clients[node.name].ask(kind, value)
         if printed := self.clients[node.name].printed.strip():
-            self.note(node, f"prints: {printed}")
+            self.note(node, f"{PRINTS}{printed}")
         if said[0] == "raises":
             self.raised(said[1])
         if said[0] in ENDS:

@@ -139,6 +139,15 @@ def own_mb() -> float:
     return float(psutil.Process().memory_info().rss / 2**20)
 
 
+def limit_memory(more_bytes: int) -> None:
+    """Let this process use so much more than now; beyond that it gets a `MemoryError`."""
+    import resource  # not on Windows
+
+    most = psutil.Process().memory_info().vms + more_bytes
+    with suppress(ValueError, OSError):  # a lower limit is set already
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
 def send_signal(processes: Iterable[psutil.Process], number: int) -> None:
     """Send a signal to each process that still runs (psutil detects reused pids)."""
     for process in processes:
