@@ -5,10 +5,12 @@ Made once, in .cache/interop; what it needs from outside is PyPI and Maven Centr
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +51,7 @@ class Environment:
 def prepare() -> Environment:
     """Find it, or make it (some minutes, 700 MB, once); raises `Unavailable`."""
     variables = _variables()
-    python, ivy, classes = CACHE / "venv/bin/python", CACHE / "ivy", CACHE / "classes"
+    python, ivy, classes = CACHE / "venv/bin/python", CACHE / "ivy", CACHE / "compiled"
     ready = CACHE / ".ready"
     wanted = "\n".join((PYSPARK, *PACKAGES))
     if not ready.is_file() or ready.read_text() != wanted:
@@ -62,8 +64,7 @@ def prepare() -> Environment:
             [str(python), "-c", RESOLVE, ",".join(PACKAGES), str(ivy)], variables)  # fmt: skip
         ready.write_text(wanted)
     jars = tuple(sorted((ivy / "jars").glob("*.jar")))
-    _compile(jars, classes, variables)
-    return Environment(python, jars, classes, variables)
+    return Environment(python, jars, _compile(jars, classes, variables), variables)
 
 
 def _variables() -> dict[str, str]:
@@ -85,20 +86,34 @@ def _variables() -> dict[str, str]:
     }
 
 
-def _compile(jars: tuple[Path, ...], classes: Path, variables: dict[str, str]) -> None:
-    """The lock's HTTP client, against the bundle's own interface."""
+def _compile(jars: tuple[Path, ...], classes: Path, variables: dict[str, str]) -> Path:
+    """The folder of the lock's HTTP client, compiled against the bundle's own interface.
+
+    Its name is a digest of what is compiled. No run replaces a folder that another run's JVM reads.
+    """
     beside = Path(variables["JAVA_HOME"]) / "bin" / "javac"
     javac = str(beside) if beside.is_file() else shutil.which("javac")
     if javac is None:
         raise Unavailable("there is no javac beside java or on PATH: install a JDK, not a JRE")
-    shutil.rmtree(classes, ignore_errors=True)
-    sources = [str(each) for each in sorted(SOURCES.rglob("*.java"))]
-    done = subprocess.run(
-        [javac, "--release", "17", "-d", str(classes), "-cp", ":".join(map(str, jars)), *sources],
-        env=variables, text=True, capture_output=True, timeout=INSTALL_TIMEOUT_S,
-    )  # fmt: skip
-    # Not `Unavailable`: Hudi's interface has changed, and that is something to be told.
-    assert done.returncode == 0, done.stderr
+    sources = sorted(SOURCES.rglob("*.java"))
+    names = "".join(each.name for each in jars).encode()
+    digest = hashlib.sha256(names + b"".join(each.read_bytes() for each in sources)).hexdigest()
+    folder = classes / digest[:16]
+    if not folder.is_dir():
+        classes.mkdir(exist_ok=True)
+        new = Path(tempfile.mkdtemp(dir=classes))
+        command = [javac, "--release", "17", "-d", new, "-cp", ":".join(map(str, jars)), *sources]
+        done = subprocess.run(
+            list(map(str, command)), env=variables, text=True, capture_output=True,
+            timeout=INSTALL_TIMEOUT_S,
+        )  # fmt: skip
+        # Not `Unavailable`: Hudi's interface has changed, and that is something to be told.
+        assert done.returncode == 0, done.stderr
+        try:
+            new.rename(folder)
+        except OSError:  # another run was quicker
+            shutil.rmtree(new)
+    return folder
 
 
 def run(what: str, command: list[str], variables: dict[str, str]) -> None:
