@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Iterator
@@ -16,9 +17,12 @@ from hudi_rs import read_by_hudi_rs
 from lockkit import Clock
 from lockkit.runtime import run
 from lockkit.table import CommitConflict, Table
+from lockkit.table.errors import NotWritable, UnsupportedTable
+from lockkit.table.format.avro import encode
+from lockkit.table.format.commit_records import COMMIT
 from lockkit.table.format.log_blocks import DELETE, PARQUET, Block, avro_rows, blocks
-from lockkit.table.format.properties import load_config
-from lockkit.table.format.property_keys import MERGE_ON_READ
+from lockkit.table.format.properties import PROPERTIES_KEY, load_config
+from lockkit.table.format.property_keys import MERGE_ON_READ, format_properties, parse_properties
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.mode import set_fence
 from lockkit.table.read.log_slice import LogSlice
@@ -190,3 +194,61 @@ def test_a_global_index_moves_the_rows_of_hudi_to_another_partition(
             assert found == live, (step, operation)
             assert shown(table.read()) == theirs(table)
             assert all(logged <= stored for logged, stored in logged_and_stored(table))
+
+
+def with_old_names(hudi_made: Path, tmp_path: Path) -> Table:
+    """A table of version 9 whose log files have names of version 6, as Hudi leaves one that it
+    upgrades in the call in which it restores it.
+    """
+    folder = shutil.copytree(hudi_made / "mor6", tmp_path / "mor6")
+    timeline = folder / ".hoodie" / "timeline"
+    timeline.mkdir()
+    for each in (folder / ".hoodie").glob("2*"):
+        instant, _, rest = each.name.partition(".")
+        if "." in rest:
+            each.rename(timeline / each.name)
+        else:
+            body = encode(COMMIT, json.loads(each.read_bytes()))
+            (timeline / f"{instant}_{instant[:-3]}999.{rest}").write_bytes(body)
+            each.unlink()
+    path = folder / PROPERTIES_KEY
+    keys = parse_properties(path.read_bytes()) | {
+        "hoodie.table.version": "9", "hoodie.timeline.layout.version": "2",
+        "hoodie.record.merge.mode": "EVENT_TIME_ORDERING",
+    }  # fmt: skip
+    path.write_bytes(format_properties(keys))
+    table = Table(f"file://{folder}")
+    run(adopt(), table.store, Clock())
+    return table
+
+
+def test_log_files_with_names_of_version_6_are_read_in_a_later_version_and_not_written(
+    hudi_made: Path, tmp_path: Path
+) -> None:
+    with Table(f"file://{shutil.copytree(hudi_made / 'mor6', tmp_path / 'before')}") as before:
+        wanted = shown(before.read())
+    table = with_old_names(hudi_made, tmp_path)
+    assert wanted == shown(table.read()) == theirs(table)
+    assert shown(table.read(query="read_optimized")) != wanted
+    for write in (table.upsert, table.delete):
+        with pytest.raises(NotWritable, match=r"log\.\d.* is named after its base file"):
+            write(as_rows(("k03", 99, 99)))
+    with pytest.raises(NotWritable, match="let Hudi compact the table"):
+        table.compact()
+    table.close()
+
+
+def test_a_log_file_with_a_name_of_version_6_and_rows_of_an_unknown_instant_is_refused(
+    hudi_made: Path, tmp_path: Path
+) -> None:
+    """Since version 8 Hudi shows them; by the timeline they do not belong to the table."""
+    with with_old_names(hudi_made, tmp_path) as table:
+        timeline = Path(table.url.removeprefix("file://")) / ".hoodie" / "timeline"
+        done = sorted(each for each in timeline.glob("*_*.deltacommit"))
+        instant = done[2].name.partition("_")[0]
+        for each in timeline.glob(f"{instant}*"):
+            each.unlink()
+        with pytest.raises(UnsupportedTable, match=f"has rows of {instant}, which is not known"):
+            table.read()
+        before = done[1].name.partition("_")[0]
+        assert table.read(as_of=before).num_rows

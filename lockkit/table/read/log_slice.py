@@ -6,9 +6,10 @@ In version 6 its name says to which: `next_log`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from lockkit.table.errors import NotWritable
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import LOG_FILE, CommitFiles, WriteStat
 from lockkit.table.format.properties import TableConfig
@@ -60,6 +61,22 @@ def instants_of(of: Slice) -> frozenset[str]:
     return frozenset((of.instant,)) | (
         of.completed.instants if isinstance(of, LogSlice) else frozenset()
     )
+
+
+def refuse_old_names(slices: Iterable[Slice], paths: Collection[str]) -> None:
+    """Raise if one of `slices` has one of these log files of a table of version 8 or 9: an instant
+    wrote it that its name does not say.
+
+    Hudi leaves such files behind that upgrades a table of version 6 in the same call in which it
+    restores it. The folders show which rows are in them (`listed`), a commit alone does not.
+    """
+    for of in slices:
+        for path in of.logs if isinstance(of, LogSlice) else ():
+            if path in paths:
+                raise NotWritable(
+                    path, "is named after its base file, as log files of version 6 are, and the "
+                    "table has a later version", "let Hudi compact the table, then write",
+                )  # fmt: skip
 
 
 def without_logs(of: Slice) -> Slice:

@@ -143,17 +143,30 @@ def visible_blocks(logs: Mapping[str, memoryview], of: LogSlice) -> list[Block]:
 
     A rollback command takes back an instant's blocks before it. A block that joins earlier ones
     (log compaction) stands where the last of them stood.
+
+    In layout 2 Hudi shows every block of a completed instant's file. Only a file with a name of
+    version 6 can have blocks of others: there a block that is not visible is refused.
     """
-    found: list[Block] = []
+    found, hidden, until = list[Block](), list[tuple[str, Block]](), of.completed.until
     for name, body in logs.items():
         for block in blocks(name, body):
             if block.kind == COMMAND:
-                found = [each for each in found if each.instant != block.header.get(TARGET)]
+                gone = block.header.get(TARGET)
+                found = [each for each in found if each.instant != gone]
+                hidden = [each for each in hidden if each[1].instant != gone]
             elif block.instant in of.completed:
                 found.append(block)
             elif not block.instant.isdigit() or of.is_of_one_instant(name):
                 why = f"has a block of the instant {block.instant[:20]!r}, which it cannot have"
                 raise DamagedFile(name, why)
+            elif of.names.layout == 2 and not (until and block.instant > until):
+                hidden.append((name, block))
+    if hidden:
+        raise UnsupportedTable(
+            hidden[0][0], f"is named as in version 6, and has rows of {hidden[0][1].instant[:20]}, "
+            "which is not known to be completed; Hudi shows them since version 8", "if they belong "
+            "to the table, let Hudi compact it, otherwise restore an earlier state",
+        )  # fmt: skip
     for block in [each for each in found if each.header.get(JOINED)]:
         these = {each.strip() for each in block.header[JOINED].split(",")}
         at = max((n for n, each in enumerate(found) if each.instant in these), default=None)

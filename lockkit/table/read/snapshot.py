@@ -63,6 +63,7 @@ def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
     The caller sets what the result covers, because it knows the listing."""
     groups, replaced = dict(before.groups), dict(before.replaced)
     schema, schema_from = before.schema, before.schema_from
+    old_names = set[str]()
     for commit in sorted(commits, key=lambda each: instant_ms(each.instant)):
         refuse_renamed(commit)
         replaced.update(dict.fromkeys(commit.replaced, commit.instant))
@@ -71,14 +72,20 @@ def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
         for stat in commit.stats:
             standing = groups.get(stat.group)
             if before.config.merged:
-                from lockkit.table.read.log_slice import slice_after
+                from lockkit.table.read.log_slice import instant_of, slice_after
 
                 groups[stat.group] = slice_after(before.config, standing, commit, stat)
+                if stat.is_log and instant_of(stat.path) != commit.instant:
+                    old_names.add(stat.path)
             elif standing is None or instant_ms(standing.instant) < instant_ms(commit.instant):
                 same = standing and not stat.inserts and stat.previous == standing.instant
                 keys_in = (*standing.keys_in, standing.path) if standing and same else ()
                 keys_in = keys_in if len(keys_in) <= KEYS_IN_MAX else ()
                 groups[stat.group] = Slice(*stat.group, commit.instant, stat.path, keys_in=keys_in)
+    if old_names and before.config.names.layout == 2:
+        from lockkit.table.read.log_slice import refuse_old_names
+
+        refuse_old_names(groups.values(), old_names)
     return replace(
         before,
         groups=MappingProxyType({g: s for g, s in groups.items() if g not in replaced}),
