@@ -526,6 +526,33 @@ def test_a_writer_whose_store_is_silent_stops_by_its_own_clock(memory: Store) ->
     )  # given up on leaving, for others to see
 
 
+@pytest.mark.parametrize("ended", ["by the clock", "by a beat"])
+def test_a_writer_taken_for_dead_leaves_the_heartbeat_that_another_has_at_its_instant(
+    memory: Store, ended: str
+) -> None:
+    """A pending plan is carried out again by another process, at the same instant."""
+    paused = Heartbeat(T, memory, rules=SHORT)
+    paused.stop()
+    run(forget(T), memory, CLOCK)
+    with Heartbeat(T, memory, rules=QUICK) as alive:
+        if ended == "by a beat":
+            paused._beats.lost = "another writer has this instant"
+        else:
+            until(lambda: gone(paused))
+        paused.finish()
+        assert run(read_heartbeat(T), memory, CLOCK).version is not None
+        alive.finish()
+    assert run(read_heartbeat(T), memory, CLOCK).version is None
+
+
+def test_a_writer_that_stopped_in_time_or_not_deletes_its_own_heartbeat(memory: Store) -> None:
+    heart = Heartbeat(T, memory, rules=SHORT)
+    heart.stop()
+    until(lambda: gone(heart))
+    heart.finish()
+    assert run(read_heartbeat(T), memory, CLOCK).version is None
+
+
 def test_no_thread_renews_the_heartbeat_of_an_ended_thread(memory: Store) -> None:
     hearts: list[Heartbeat] = []
     writer = threading.Thread(target=lambda: hearts.append(Heartbeat(T, memory, rules=SHORT)))

@@ -19,7 +19,7 @@ from lockkit.lock.on_store import OnStore
 from lockkit.lock.renewal import Renewer
 from lockkit.protocol.outcome import Applied, Found, Missing, Throttled, Version, over
 from lockkit.runtime import Get, Procedure, Sleep, Unique, run
-from lockkit.runtime.proven import TRIES_MAX, pause_s, put_once
+from lockkit.runtime.proven import TRIES_MAX, delete, pause_s, put_once
 from lockkit.stores import Store
 from lockkit.table.errors import CommitUnknown, HeartbeatExpired
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
@@ -30,6 +30,7 @@ from lockkit.table.occ.liveness import (
     forget,
     heartbeat_key,
     heartbeat_of,
+    read_heartbeat,
 )
 
 BACK_OFF_FIRST_S = 0.05
@@ -175,9 +176,21 @@ class HeartbeatSchedule:
         return True
 
     def finish(self) -> Procedure[None]:
-        """The instant is committed: its heartbeat is not needed any more."""
-        if self.quiet_since_ms is None or not self._is_silent():
+        """The instant is committed: its heartbeat is not needed any more.
+
+        Once others may treat this writer as dead, one of them may carry the same plan out, with a
+        heartbeat of its own at this instant: that one stays.
+        """
+        if self.quiet_since_ms is not None and self._is_silent():
+            return
+        if self.lost is None and self.clock.boot_ms() < self.until_ms:
             yield from forget(self.now.instant)
+            return
+        with suppress(StoreError, Unanswered):
+            found = yield from read_heartbeat(self.now.instant)
+            mine = found.version == self.now.version or found.attempt in self.now.out
+            if found.version is not None and mine:
+                yield from delete(heartbeat_key(self.now.instant), found.version)
 
     def give_up(self) -> Procedure[None]:
         """The instant will not be committed: others need not wait until the heartbeat expires."""
