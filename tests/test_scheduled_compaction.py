@@ -320,6 +320,39 @@ def cli(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     return code, said.out + said.err
 
 
+@pytest.mark.parametrize("mode", ["schedule", "scheduleAndExecute"])
+def test_beside_hudi_no_commit_makes_a_plan_void_so_none_is_withdrawn(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader of Hudi's that has listed a plan fails if it is gone when it reads it."""
+    url, withdrawn, others = f"file://{tmp_path}/t", list[str](), list[Any]()
+    looked = TableService._without_dead
+
+    def then_another_commits(service: TableService) -> Any:
+        view = looked(service)
+        if not others:
+            others.append(other.upsert(rows(("b", "EU", 3, 3))))
+        return view
+
+    def withdraw_attempt(_host: Any, taken: Any, *_: Any) -> Any:
+        withdrawn.append(taken.instant)
+        return iter(())
+
+    monkeypatch.setattr(TableService, "_without_dead", then_another_commits)
+    monkeypatch.setattr(scheduled, "withdraw_attempt", withdraw_attempt)
+    monkeypatch.setattr("lockkit.table.write.withdrawal.withdraw_attempt", withdraw_attempt)
+    index: dict[str, Any] = {"index": "BUCKET", "mode": "hudi", "table_type": "MERGE_ON_READ"}
+    with Table.create(url, record_key="id", precombine="ts", **index) as table, Table(url) as other:
+        table.upsert(rows(("a", "EU", 1, 1)))
+        done = table.compact(mode=mode)
+        assert others and done is not None and not withdrawn
+        if done.pending:
+            assert table.compact(mode="execute") is not None
+        after = [("a", "EU", 1, 1), ("b", "EU", 3, 3)]
+        assert shown(table.read(query="read_optimized")) == after == theirs(tmp_path / "t")
+        assert table.compact(mode=mode) is None and not timeline(table.store).pending
+
+
 @pytest.mark.parametrize(("action", "begun"), [
     ("compaction", False), ("clustering", False), ("clean", False), ("rollback", False),
     ("compaction", True), ("clustering", True), ("clean", True), ("rollback", True),

@@ -55,7 +55,7 @@ from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.context import ServiceContext, StoreHost
 from lockkit.table.services.rules import LAYOUT_KEY, TARGET_KEY, ClusterRules
 from lockkit.table.services.view import TableView
-from lockkit.table.write.attempt import WriteAttempt
+from lockkit.table.write.attempt import Planner, WriteAttempt
 from lockkit.table.write.contract import AttemptHeartbeat
 
 if TYPE_CHECKING:
@@ -246,8 +246,10 @@ def cluster(context: ServiceContext, view: TableView) -> Clustered | None:
 def carried_out(
     context: ServiceContext, known: TableCache, action: str, plan: bytes,
     work: Callable[[Transaction, AttemptHeartbeat], Prepared | None],
+    anew: Planner | None = None,
 ) -> Prepared | None:  # fmt: skip
-    """Write `plan` down, do its `work`, and commit it; None if there was nothing left to do."""
+    """Write the plan down, as it was or `anew`, do its `work`, and commit it; None: nothing to do.
+    """
     attempt = WriteAttempt(StoreHost(context, context.rules.heartbeat), context.rules.strategy)
 
     def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
@@ -260,7 +262,7 @@ def carried_out(
             context.report(f"taking the {what} back: {why}", transaction.instant)
             raise
 
-    committed = context.run(attempt.write(known, files, action=action, plan=plan))
+    committed = context.run(attempt.write(known, files, action=action, plan=plan, anew=anew))
     if committed is None:
         return None
     with suppress(Exception):  # it is committed; what is left here is cleaned up later

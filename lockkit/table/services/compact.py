@@ -38,7 +38,7 @@ from lockkit.table.format.layout import (
     in_partition,
 )
 from lockkit.table.format.plans import OURS
-from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.format.refusals import refuse_millis
 from lockkit.table.format.schema import META_COLUMNS
 from lockkit.table.format.schema_reading import arrow_schema
@@ -60,7 +60,7 @@ from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.cluster import carried_out
 from lockkit.table.services.context import ServiceContext
 from lockkit.table.services.rules import ServiceRules
-from lockkit.table.services.view import TableView, look_at
+from lockkit.table.services.view import TableView, look_again, look_at
 from lockkit.table.write.contract import AttemptHeartbeat
 
 PLANS_MAX = 10
@@ -188,6 +188,7 @@ def compact(context: ServiceContext, view: TableView) -> Compacted | None:
     """None if there are no log files.
 
     A commit between the look and the plan makes the plan void; then it looks and plans again.
+    (Beside Hudi it looks and plans under the lock.)
     Raises `TableChanged` after `PLANS_MAX` void plans, `CommitConflict` if it missed a log file or
     an input was replaced; `CommitUnknown`, and what a commit raises.
     """
@@ -195,7 +196,7 @@ def compact(context: ServiceContext, view: TableView) -> Compacted | None:
         plan = plan_for(context, view)
         if plan is None or (done := _carried_out(context, view, plan)) is not None:
             return None if plan is None else done
-        view, _saved = context.run(look_at(view.snapshot, view.snapshot.covered.count))
+        view, _saved = context.run(look_again(view))
     why = f"changed between each of {PLANS_MAX} looks and plans of a compaction; nothing was merged"
     raise TableChanged(f"table {view.config.name!r}", why, "try again when fewer writers commit")
 
@@ -203,10 +204,21 @@ def compact(context: ServiceContext, view: TableView) -> Compacted | None:
 def _carried_out(
     context: ServiceContext, view: TableView, plan: CompactionPlan
 ) -> Compacted | None:
+    def under_the_lock() -> tuple[TableCache, bytes] | None:
+        """Beside Hudi: a plan that is not void. A reader of Hudi's that has listed a plan fails if
+        it is withdrawn.
+        """
+        nonlocal view, plan
+        view, _saved = context.run(look_again(view))
+        found = context.run(planned(view))
+        plan = found or plan
+        return (after_its_inputs(view), format_compaction_plan(plan)) if found else None
+
     prepared = carried_out(
         context, after_its_inputs(view), "compaction", format_compaction_plan(plan),
         lambda transaction, heart: None if context.run(planned_twice(plan, transaction))
         else merged(context, plan, view.snapshot, transaction, heart),
+        under_the_lock if view.config.mode == HUDI else None,
     )  # fmt: skip
     if prepared is None:
         return None
@@ -216,7 +228,10 @@ def _carried_out(
 
 def after_its_inputs(view: TableView) -> TableCache:
     """So that the compaction's instant is later than the completion of every log file so far."""
-    return replace(view.known, newest=max((view.known.newest, *view.now.completion.values())))
+    latest = view.now.latest if view.config.mode == HUDI else ""  # none is withdrawn there
+    return replace(
+        view.known, newest=max((view.known.newest, latest, *view.now.completion.values()))
+    )
 
 
 def stands(plan: CompactionPlan, snapshot: Snapshot, instant: str) -> bool:

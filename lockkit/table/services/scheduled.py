@@ -22,6 +22,7 @@ from lockkit.table.format.compaction_plan import (
     parse_compaction_plan,
 )
 from lockkit.table.format.plans import OURS
+from lockkit.table.format.properties import HUDI
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.committing import wait_out
@@ -48,7 +49,7 @@ from lockkit.table.services.compact import (
     waits,
 )
 from lockkit.table.services.context import ServiceContext, StoreHost
-from lockkit.table.services.view import TableView, look_at
+from lockkit.table.services.view import TableView, look_again, look_at
 from lockkit.table.write.attempt import WriteAttempt
 from lockkit.table.write.contract import AttemptHeartbeat, Files
 from lockkit.table.write.withdrawal import withdraw_attempt
@@ -72,8 +73,8 @@ def refuse_mode(mode: str, instant: str) -> None:
 
 def schedule(context: ServiceContext, view: TableView) -> Compacted | None:
     """Write a plan and leave it pending; None if there is nothing to merge."""
-    if view.config.sliced:
-        return _scheduled_under_lock(context)
+    if view.config.mode == HUDI:
+        return _scheduled_under_lock(context, view)
     for _ in range(PLANS_MAX):
         plan = plan_for(context, view)
         if plan is None:
@@ -83,7 +84,7 @@ def schedule(context: ServiceContext, view: TableView) -> Compacted | None:
         if taken is not None:
             context.report(f"planned the compaction of {len(plan.slices)} file groups", taken)
             return _outcome(taken, plan, pending=True)
-        view, _saved = context.run(look_at(view.snapshot, view.snapshot.covered.count))
+        view, _saved = context.run(look_again(view))
     why = f"changed between each of {PLANS_MAX} looks and plans of a compaction; none was scheduled"
     raise TableChanged(f"table {view.config.name!r}", why, "try again when fewer writers commit")
 
@@ -105,21 +106,22 @@ def compacted(context: ServiceContext, view: TableView) -> Compacted | None:
     return execute(context, view, instant) if instant else None
 
 
-def _scheduled_under_lock(context: ServiceContext) -> Compacted | None:
-    """The same in version 6, where no plan is withdrawn (`rollback.put_back`).
+def _scheduled_under_lock(context: ServiceContext, view: TableView) -> Compacted | None:
+    """The same beside Hudi: under the lock no commit and no other plan comes between.
 
-    So it is made and written under the lock, where no commit and no other plan comes between.
+    A plan that is withdrawn fails a reader of Hudi's that has listed it and reads it then. In
+    version 6 none may be (`executions.put_back`).
     """
     with context.concurrency_control.hold() as held:
-        view, _saved = context.run(look_at(None, 0))
+        view, _saved = context.run(look_again(view))
         plan = plan_for(context, view)
         if plan is None:
             return None
         plan = replace(plan, params={})
+        refuse_unreadable(view.now, view.config, known=frozenset(view.now.completed))
         held.believe()
         body = format_compaction_plan(plan)
-        known = replace(view.known, newest=max((view.known.newest, view.now.latest)))
-        taken = context.run(take(known, action=COMPACTION, plan=body))
+        taken = context.run(take(after_its_inputs(view), action=COMPACTION, plan=body))
         context.run(wait_out(taken.instant))
     context.report(f"planned the compaction of {len(plan.slices)} file groups", taken.instant)
     return _outcome(taken.instant, plan, pending=True)

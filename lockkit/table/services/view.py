@@ -40,3 +40,9 @@ def look_at(since: Snapshot | None, saved: int) -> Procedure[tuple[TableView, in
     saved = yield from keep_checkpoint(snapshot, saved)
     now = opened.now if not opened.after else (yield from load_timeline(opened.config.names))
     return TableView(known_by(opened, snapshot), snapshot, now), saved
+
+
+def look_again(view: TableView) -> Procedure[tuple[TableView, int]]:
+    """`look_at` the same table later; in version 6 nothing is kept of the earlier look."""
+    since = None if view.config.sliced else view.snapshot
+    return look_at(since, since.covered.count if since else 0)

@@ -38,6 +38,8 @@ RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 10.0
 SETTLE_TRIES_MAX = 3
 """How often a commit with an unknown outcome is published again to find it out."""
 T = TypeVar("T")
+Planner = Callable[[], "tuple[TableCache, bytes] | None"]
+"""Looks at the table and plans; None: there is nothing to do."""
 
 
 def meets_nobody(_prepared: Prepared) -> Procedure[First | None]:
@@ -83,14 +85,16 @@ class WriteAttempt:
 
     def write(
         self, known: TableCache, files: Files, *, action: str = "commit", plan: bytes = b"",
-        short: bool = False,
+        short: bool = False, anew: Planner | None = None,
     ) -> Procedure[Committed | None]:  # fmt: skip
         """Begin, write `files` on the table as it then is, and commit; None if there are none.
 
-        With `short`, its heartbeat begins only once it takes long, unless Hudi writes too.
+        With `short`, its heartbeat begins only once it takes long, unless Hudi writes too. `anew`
+        looks and plans again, under the lock if there is one when the instant is taken; None: no.
         """
         short = short and known.config.mode == FENCED
-        return (yield from self._acknowledged(self._write(known, files, action, plan, short)))
+        way = self._write(known, files, action, plan, short, anew)
+        return (yield from self._acknowledged(way))
 
     def _append(self, known: TableCache, new: NewRows) -> Procedure[Committed]:
         if known.config.mode != HUDI:
@@ -127,11 +131,17 @@ class WriteAttempt:
         return self.prepared
 
     def _write(
-        self, known: TableCache, files: Files, action: str, plan: bytes, short: bool
-    ) -> Procedure[Committed | None]:
+        self, known: TableCache, files: Files, action: str, plan: bytes, short: bool,
+        anew: Planner | None,
+    ) -> Procedure[Committed | None]:  # fmt: skip
         host, grouped = self.host, action == "commit" and known.config.commit == GROUP
 
-        def take() -> Procedure[Transaction]:
+        def take() -> Procedure[Transaction | None]:
+            nonlocal known, plan
+            if anew is not None:
+                if (found := anew()) is None:
+                    return None
+                known, plan = found
             # Hudi's s3a creates a requested file without a condition: two could have one instant.
             way = begin(
                 known, action=action, plan=plan, trying=self._tries,
@@ -149,6 +159,8 @@ class WriteAttempt:
             return transaction
 
         transaction = yield from host.take_instant(known.config, take)
+        if transaction is None:
+            return None
         assert self._heart is not None
         self._paths = None
         if is_begun(transaction.taken):
