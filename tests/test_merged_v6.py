@@ -13,10 +13,12 @@ from deaths import Died, Mortal
 from hudi_rs import read_by_hudi_rs
 from test_merged_of_hudi import adopted, as_rows, shown
 
+from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import SiblingInterrupted, run
 from lockkit.table import CommitConflict, Table
+from lockkit.table.errors import TableBlocked
 from lockkit.table.format.layout import LOG_FILE
 from lockkit.table.format.log_blocks import COMMAND, blocks
 from lockkit.table.format.timeline import V6, load_timeline
@@ -337,6 +339,59 @@ def test_a_plan_stays_whoever_dies_or_rolls_it_back(table: Table) -> None:
     write(table, 2, "k04")
     assert table.compact(mode="execute") is not None
     assert live(table) == expected | {"k04": 2} == dict(shown(read_by_hudi_rs(table.url)))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_plan_that_cannot_be_read_closes_no_read_and_is_taken_away(
+    table: Table, begun: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = table.compact(mode="schedule")
+    assert planned is not None
+    expected, plan = live(table), folder(table) / V6.requested(planned.instant, "compaction")
+    plan.write_bytes(plan.read_bytes()[:100])
+    if begun:
+        (folder(table) / V6.inflight(planned.instant, "compaction")).touch()
+    assert live(table) == expected
+    away = ["table", "rollback", table.url, "--instant", planned.instant]
+    with pytest.raises(TableBlocked, match=f"take it away: .* --instant {planned.instant}"):
+        write(table, 1, "k03")
+    if begun:
+        assert main(away) == 75
+        assert "--stopped" in capsys.readouterr().err
+        away.append("--stopped")
+    assert main(away) == 0
+    now = timeline(table)
+    assert not now.pending and planned.instant not in now.inflight
+    write(table, 1, "k03")
+    assert table.compact() is not None
+    assert live(table) == expected | {"k03": 1} == dict(shown(read_by_hudi_rs(table.url)))
+
+
+def test_a_plan_that_cannot_be_read_stays_where_a_log_file_is_behind_it(
+    table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the base file that it would write, readers would miss all earlier rows."""
+    planned = table.compact(mode="schedule")
+    assert planned is not None
+    write(table, 1, "k03")
+    plan = folder(table) / V6.requested(planned.instant, "compaction")
+    body = plan.read_bytes()
+    plan.write_bytes(b"")
+    assert main(["table", "rollback", table.url, "--instant", planned.instant]) == 3
+    assert "counts on the base file" in capsys.readouterr().err and plan.exists()
+    plan.write_bytes(body)
+    assert table.compact(mode="execute") is not None
+
+
+def test_a_write_beside_a_pending_restore_says_what_to_do_and_plans_nothing(table: Table) -> None:
+    plan = folder(table) / V6.requested("20270101000000000", "restore")
+    plan.write_bytes(b"Obj\x01half of it")
+    for write_ in (table.append, table.upsert, lambda _: table.compact()):
+        with pytest.raises(TableBlocked, match=r"delete 20270101000000000\.restore\.requested"):
+            write_(as_rows(("k93", TS, 1)))
+    assert set(timeline(table).pending.values()) == {"restore"}
+    plan.unlink()
+    write(table, 1, "k03")
 
 
 def test_an_execution_that_was_paused_leaves_what_hudi_wrote_for_the_same_plan(

@@ -363,10 +363,16 @@ def refuse_unreadable(now: Timeline, config: TableConfig, *, known: frozenset[st
 
 
 def _unreadable(instant: str, action: str, why: str) -> TableError:
+    cure = "let the writer that made it finish, or commit with Hudi"
+    if action == "pending restore":
+        cure = (
+            "let it finish; if its process is gone, restore again, which replaces a plan that has "
+            f"not begun, also a damaged one. Or delete {instant}.restore.requested, if there is no "
+            f"{instant}.restore.inflight"
+        )
     return TableBlocked(
-        instant, f"({action}) is on the timeline: {why}; nothing was committed",
-        "let the writer that made it finish, or commit with Hudi",
-    )  # fmt: skip
+        instant, f"({action}) is on the timeline: {why}; nothing was committed", cure
+    )
 
 
 def refuse_missing(mine: OwnChanges, now: Timeline) -> None:

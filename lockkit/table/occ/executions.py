@@ -6,8 +6,10 @@ import zlib
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure
-from lockkit.runtime.proven import all_of, delete, read
-from lockkit.table.format.layout import BASE_FILE, TaskId
+from lockkit.runtime.proven import all_of, delete, listing, read
+from lockkit.table.errors import DamagedFile
+from lockkit.table.format.compaction_plan import parse_compaction_plan
+from lockkit.table.format.layout import BASE_FILE, LOG_FILE, TaskId
 from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.occ.discarding import attempt_in
 from lockkit.table.occ.liveness import forget
@@ -24,9 +26,16 @@ def put_back(target: str, names: TimelineNames) -> Procedure[tuple[str, ...]]:
     Writers that see the plan name their log files after it. Without its base file their slice would
     lack all earlier rows, for every reader. So no such plan is ever taken away; Hudi begins it
     again, too. What Hudi wrote for it stays: it may carry the plan out just now.
+
+    A plan that cannot be read is deleted, unless a log file is named after it. `DamagedFile` then.
     """
     files = yield from delete_executions(target)
     inflight = names.inflight(target, "compaction")
+    if (yield from _is_damaged(target, names)):
+        yield from delete(inflight)
+        yield from delete(names.requested(target, "compaction"))
+        yield from forget(target)
+        return files
     match (yield from read(inflight)):
         case Found(body, version) if attempt_in(inflight, body) is not None:
             yield from delete(inflight, version)
@@ -34,6 +43,25 @@ def put_back(target: str, names: TimelineNames) -> Procedure[tuple[str, ...]]:
     text = f"{target} (compaction) is to be carried out: its plan stays, {len(files)} files are "
     yield Note("note", {"text": text + "deleted", "instant": target})
     return files
+
+
+def _is_damaged(target: str, names: TimelineNames) -> Procedure[bool]:
+    """Whether a plan of version 6 cannot be read, and no log file is named after it."""
+    requested = names.requested(target, "compaction")
+    match (yield from read(requested)):
+        case Found(body, _):
+            try:
+                parse_compaction_plan(requested, body)
+            except DamagedFile:
+                for each in (yield from listing("")):
+                    log = LOG_FILE.fullmatch(each.key.rpartition("/")[2])
+                    if log is not None and log[2] == target:
+                        raise DamagedFile(
+                            requested, f"cannot be read, and {each.key} counts on the base file "
+                            "that the compaction would write", "restore the plan from a backup",
+                        ) from None  # fmt: skip
+                return True
+    return False
 
 
 def execution(attempt: str) -> TaskId:

@@ -95,11 +95,15 @@ def list_for_writer(
         # It may have deleted a slice that the earlier listing of the timeline still needs.
         raise TableChanged(cleaned[0], "(a clean) ran while the folders were listed", "try again")
     snapshot = yield from _snapshot(found, sorted(wanted), as_of)
-    groups = dict(snapshot.groups)
-    for instant, plan in (yield from service_plans(config.names, now)).items():
+    groups, damaged = dict(snapshot.groups), dict[str, str]()
+    plans = yield from service_plans(config.names, now, damaged)
+    for instant, plan in plans.items():
         for group in plan.inputs or () if now.pending[instant] == "compaction" else ():
             if isinstance(of := groups.get(group), LogSlice):
                 groups[group] = replace(of, next_base=max(of.next_base, instant))
+    for unknown in (damaged[each] for each in damaged if now.pending[each] == "compaction"):
+        groups |= {group: replace(of, no_next=unknown) for group, of in groups.items()
+                   if isinstance(of, LogSlice)}  # fmt: skip
     return replace(snapshot, config=config, groups=MappingProxyType(groups))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from lockkit.table.errors import NotWritable
+from lockkit.table.errors import NotWritable, TableBlocked
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import LOG_FILE, CommitFiles, WriteStat
 from lockkit.table.format.properties import TableConfig
@@ -48,6 +48,8 @@ class LogSlice(Slice):
     """The column of the keys. A text column of the table that holds them need not be read twice."""
     next_base: str = ""
     """Version 6: the pending compaction whose base file the next log file will be behind."""
+    no_next: str = ""
+    """Version 6: why it is not known. A plan that may be of this slice cannot be read."""
 
     def is_of_one_instant(self, log: str) -> bool:
         """Whether the name of a log file says which instant wrote it, not which base file it is of.
@@ -127,6 +129,8 @@ def next_log(of: Slice | None, instant: str) -> tuple[str, int]:
     """
     if of is None:
         return instant, 1
+    if unknown := getattr(of, "no_next", ""):
+        raise TableBlocked(of.file_id, f"cannot get a log file: {unknown}")
     base = getattr(of, "next_base", "") or slice_instant(of) or instant
     every = map(place_of, of.logs if isinstance(of, LogSlice) else ())
     return base, 1 + max((version for at, version in every if at == base), default=0)
