@@ -506,7 +506,7 @@ class Table:
             refuse_other(self._described, self._known.config)
         if self._known.config.mode == HUDI:
             from lockkit.table.read.bucket_groups import refuse_unsaid
-            refuse_unsaid(snapshot)
+            refuse_unsaid(snapshot, self.store, self.clock)
         self._schema = None
         if snapshot.schema:
             from lockkit.table.format.schema_reading import arrow_schema

@@ -104,7 +104,7 @@ class TableWrite(ABC):
         known, seen = found
         self.check(known.config)
         self._refuse(known.config)
-        refuse_unsaid(seen)
+        refuse_unsaid(seen, self.store, self.clock)
         refuse_other_buckets(self.store, known.config)
         if known.config.hashed and known.config.mode == HUDI and self.requested.strategy is SIMPLE:
             # As Hudi does: its writers give a bucket's first file group an id of their own.

@@ -18,6 +18,7 @@ from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.read.log_slice import LogSlice
 
 if TYPE_CHECKING:
+    from lockkit.clock import Clock
     from lockkit.stores import Store
     from lockkit.table.format.layout import FileGroup
     from lockkit.table.read.snapshot import Snapshot
@@ -56,13 +57,17 @@ def has_bucket_number(file_id: str) -> bool:
     return _HUDIS.match(file_id) is not None
 
 
-def refuse_unsaid(snapshot: Snapshot) -> None:
+def refuse_unsaid(snapshot: Snapshot, store: Store, clock: Clock) -> None:
     """Raise if the file groups are buckets of Hudi's index, and the table's properties do not say
     so: Hudi's writers look for a key in its bucket alone, and would add a row of ours once more.
-    Or if the properties say so, and file ids contradict.
+    Or if the properties say so, and file ids or stored keys contradict.
     """
     if snapshot.config.hashed:
         BucketGroups(snapshot)
+        if snapshot.config.mode == HUDI:
+            from lockkit.table.read.bucket_keys import refuse_other_number  # reads base files
+
+            refuse_other_number(snapshot, store, clock)
     found = [file_id for _, file_id in snapshot.groups if has_bucket_number(file_id)]
     if found and snapshot.config.mode == HUDI and not snapshot.config.hashed:
         raise UnsupportedTable(

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from lockkit.clock import Clock
     from lockkit.stores import Store
     from lockkit.table.format.layout import FileGroup
+    from lockkit.table.read.bucket_keys import Located
     from lockkit.table.read.snapshot import Snapshot
 KEPT_PREFIX = HOODIE + ".lockkit/"
 LOCKS = "org.apache.hudi.client.transaction.lock."
@@ -254,11 +255,7 @@ def _remaining(keys: Mapping[str, str]) -> Iterator[str]:
 
 
 OPTION = "--buckets"
-FILES_MAX, KEYS_MAX = 8, 1_000
-"""How many file groups, and how many keys of each, are compared."""
 SHOWN = 3
-Located = tuple[str, int, int]
-"""A record key, its hash, and the bucket that it is in."""
 
 
 def find_buckets(
@@ -335,8 +332,10 @@ def _blocked(
     buckets = [(partition, file_id[:8]) for partition, file_id in groups]
     if twice := next((each for each in buckets if buckets.count(each) > 1), None):
         return f"bucket {twice[1]} has several file groups in the partition {twice[0]!r}"
+    from lockkit.table.read.bucket_keys import located
+
     fields = keys.get("hoodie.table.recordkey.fields", "").replace(" ", "").split(",")
-    found = list(_located(store, clock, snapshot, groups, fields))
+    found = list(located(store, clock, snapshot, groups, fields))
     if not found:
         none = "no stored key was found, so no number of buckets can be checked"
         return "" if number is not None and keys.get(INDEX) else none
@@ -356,25 +355,6 @@ def _blocked(
             return (f"the key {key[:60]!r} is in bucket {bucket}; with {number} buckets it would "
                     f"be in {value % number}: {hint}")  # fmt: skip
     return ""
-
-
-def _located(
-    store: Store, clock: Clock, snapshot: Snapshot, groups: Sequence[FileGroup],
-    fields: Sequence[str],
-) -> Iterator[Located]:  # fmt: skip
-    """Some keys of some file groups; log files are merged as a reader does."""
-    from lockkit.table.format.java_hash import bucket_of
-    from lockkit.table.format.schema import RECORD_KEY
-    from lockkit.table.read.reader import plan_scan, scan_planned
-
-    for group in groups[:: -(-len(groups) // FILES_MAX)]:
-        wanted = plan_scan(snapshot, columns=[RECORD_KEY], slices=[snapshot.groups[group]])
-        for batch in scan_planned(store, clock, wanted):
-            stored = batch.column(0).drop_null()[:KEYS_MAX]
-            hashes = bucket_of(stored, 1 << 31, fields)
-            for key, value in zip(stored.to_pylist(), hashes.to_pylist(), strict=True):
-                yield key, value, int(group[1][:8])
-            break
 
 
 def _fitting(found: Sequence[Located], least: int) -> list[int]:
