@@ -44,10 +44,10 @@ SIZES = (
         "a Lock on file://",
         "from lockkit import Lock\nwith Lock('file://' + folder): pass", 5_000, 5_000,
     ),
-    Size("import Table", "from lockkit.table import Table", 12_138, 12_000),
-    Size("an append to a new table", APPEND, 13_204, 13_000),
+    Size("import Table", "from lockkit.table import Table", 12_164, 12_000),
+    Size("an append to a new table", APPEND, 13_243, 13_000),
 )  # fmt: skip
-ALL_LIMIT, ALL_AIM = 104_146, 48_000
+ALL_LIMIT, ALL_AIM = 104_340, 48_000
 ENTRIES_LIMIT, ENTRIES_AIM = 18, 18
 """Files and folders at the first level of the package."""
 
