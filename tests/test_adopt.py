@@ -14,6 +14,7 @@ from hudi_rs import read_by_hudi_rs
 from table_world import AFTER, CLOCK, Lossy, prepare_inserts
 
 from lockkit import open_store
+from lockkit.cli.adopt import _lines
 from lockkit.cli.main import main
 from lockkit.errors import TableError
 from lockkit.runtime import run
@@ -32,6 +33,7 @@ from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.rewriting import METADATA_PROPERTIES, MetadataSwitchedOff
 from lockkit.table.read.bucket_groups import BucketGroups, has_bucket_number
 from lockkit.table.services.adopt import adopt as adopt_table
+from lockkit.table.services.adopt import plan_adoption
 from lockkit.table.writer import ArrowWrite
 
 pytestmark = pytest.mark.usefixtures("no_hudi_beside")
@@ -528,6 +530,15 @@ def test_the_options_of_hudis_writers_fit_the_table(table_of: Any, capsys: Any) 
     assert options["hoodie.write.table.version"] == "9"
     assert options["hoodie.metadata.enable"] == "false"
     assert TIMEZONE not in options, "Hudi refuses it beside a table that says something else"
+
+
+@pytest.mark.parametrize(("name", "old"), [("cow6_plain", True), ("cow9", False)])
+def test_a_hudi_without_the_storage_lock_is_sent_to_another(
+    table_of: Any, name: str, old: bool
+) -> None:
+    found = run(plan_adoption(), open_store(f"file://{table_of(name)}"), CLOCK)
+    assert ("Hudi 0.14 and 0.15" in str(_lines("s3://lake/orders", found))) == old
+    assert "Hudi 0.14 and 0.15" not in str(_lines("file:///lake/orders", found))
 
 
 @pytest.mark.parametrize(

@@ -104,4 +104,8 @@ def _lines(url: str, found: Adoption) -> list[str]:
               "  hoodie.metadata.enable from the table. Without the option they are refused, from",
               "  version 8 on (in Flink, say metadata.enabled=false):"]
     options = writer_options(found.then, url)
-    return [*lines, *(f"    {key}={plain(value, limit=100)}" for key, value in options.items())]
+    lines += [f"    {key}={plain(value, limit=100)}" for key, value in options.items()]
+    if found.then.get("hoodie.table.version") == "6" and not url.startswith("file:"):
+        lines += ["  Hudi 0.14 and 0.15 do not have this lock provider: give them and lockkit the",
+                  "  lock of ZooKeeper, DynamoDB or the Hive Metastore."]  # fmt: skip
+    return lines

@@ -34,7 +34,7 @@ KEYS = [f"key {n}" for n in range(24)]
 
 @pytest.mark.parametrize(
     ("version", "kind"),
-    [*((each, "COPY_ON_WRITE") for each in (6, 8, 9)), (8, "MERGE_ON_READ"), (9, "MERGE_ON_READ")],
+    [(each, kind) for kind in ("COPY_ON_WRITE", "MERGE_ON_READ") for each in (6, 8, 9)],
 )
 def test_upserts_of_both_leave_one_row_for_each_key(
     hudi: Hudi, tmp_path: Path, version: int, kind: str, capsys: pytest.CaptureFixture[str]
