@@ -51,6 +51,19 @@ instants in local time (New York's).
   one.
 - **then Hudi**, **then hudi-rs**: whether they read the rows that lockkit reads after that.
 
+Hudi 0.15.0 makes tables of version 6. It was run by tests/interop/test_older_hudi.py: it makes a
+table with its defaults, the table is adopted, and Hudi 0.15.0 and lockkit write in turn.
+
+| made by Hudi 0.15.0 | what both do in turn | then Hudi 0.15.0, hudi-rs |
+| --- | --- | --- |
+| copy-on-write | upsert, delete; Hudi archives | same, at each step |
+| merge-on-read | the same, also behind a plan of Hudi's; each compacts | same, at each step |
+
+Two rules of Hudi 0.15.0 differ. A copy-on-write table does not say its payload class: by default
+Hudi 0.15.0 lets the later write win, and lockkit the greater precombine value. In a merge-on-read
+table whose payload class lets the later write win, Hudi 0.15.0 takes the greater of two rows in log
+files, and lockkit the later one. Give later writes greater values, then there is no difference.
+
 <!-- Made by tests/interop/test_hudi_made_tables.py from what it ran; the test compares. -->
 """
 
