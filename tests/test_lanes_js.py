@@ -130,6 +130,39 @@ def test_the_layout_passes_its_javascript_tests_and_equals_the_golden_one(tmp_pa
     assert re.search(r"^# pass ([3-9]\d|\d{3})", ran.stdout, re.MULTILINE), "node ran no tests"
 
 
+PICTURES = ROOT / "docs" / "lanes"
+"""The drawing's own SVG, as the page has it; the documentation shows some of them."""
+
+
+def test_the_pictures_of_calls_with_one_two_and_four_requests_are_the_golden_ones(
+    tmp_path: Path,
+) -> None:
+    """Also those of a refused write whose answer was lost, and of a slow read."""
+    slow = [*look(1_000, 1, 4_000, "missing"), found(3_900)]
+    began = event(1_000, "W1", "started", pid=1)
+    scenes = {f"one_call_{count}": scene(story_of(list(one_call(count)))) for count in (1, 2, 4)}
+    scenes["refused_and_lost"] = scene(story_of([began, *REFUSED_AND_LOST]))
+    scenes["slow_read"] = scene(story_of([began, *slow]), now_ms=4_200.0)
+    file = tmp_path / "scenes.json"
+    styles = STYLES.read_text(encoding="utf-8")
+    file.write_text(json.dumps({"code": drawing(), "css": styles, "scenes": scenes}))
+    ran = subprocess.run(
+        [node(), str(ROOT / "tests" / "lanes_svg.mjs")], capture_output=True, text=True,
+        env=os.environ | {"LANES_SCENES": str(file)}, timeout=100,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    drawn = json.loads(ran.stdout)
+    if os.environ.get("LOCKKIT_REWRITE"):
+        for name, picture in drawn.items():
+            (PICTURES / f"{name}.svg").write_text(picture, encoding="utf-8")
+    assert drawn == {each.stem: each.read_text(encoding="utf-8") for each in PICTURES.iterdir()}
+    first, again = re.findall(r'<g class="lk-arrow lk-write (.+?)</g>', drawn["one_call_2"], re.S)
+    assert "lk-look-lost" in first and 'class="lk-lost"' in first and "lk-tip-back" not in first
+    assert "lk-look-refused" in again and 'class="lk-no"' in again and "lk-tip-back" in again
+    assert [drawn[f"one_call_{n}"].count('class="lk-call"') for n in (1, 2, 4)] == [0, 1, 1]
+    assert drawn["slow_read"].count("lk-tip-back\"") == 1, "one read with its one answer"
+
+
 def test_a_client_without_a_lane_has_no_writers_colour() -> None:
     """As the one that created the table: W1's arrow would be a lie."""
     made = event(
@@ -426,16 +459,21 @@ def test_a_client_that_is_called_lock_or_table_has_a_lane_of_its_own() -> None:
     assert [bar["lane"] for bar in drawn["bars"] if bar.get("evidence")] == ["table (client)"]
 
 
+LOST_ANSWER = "answer lost after it was applied"
+REFUSED_AND_LOST = [
+    event(1_000, "W1", "ask", request=1, op="renew", key=LOCK, attempt="a/1"),
+    event(1_010, "store", "request", client="W1", method="put", key=LOCK, condition="if-match",
+          status=412, answer="precondition_failed", applied=False, before="", version="",
+          attempt="a/1", began_ms=1_009),
+    event(1_011, "store", "fault", fault=LOST_ANSWER, when="after", client="W1", method="put",
+          key=LOCK),
+    event(1_020, "W1", "answer", request=1, op="renew", outcome="Unknown", version="",
+          why=LOST_ANSWER),
+]  # fmt: skip
+
+
 def test_a_refused_write_whose_answer_was_lost_is_never_called_applied() -> None:
-    key, why = "t/.hoodie/.locks/table_lock.json", "answer lost after it was applied"
-    drawn = scene(story_of([
-        event(1_000, "W1", "ask", request=1, op="renew", key=key, attempt="a/1"),
-        event(1_010, "store", "request", client="W1", method="put", key=key, condition="if-match",
-              status=412, answer="precondition_failed", applied=False, before="", version="",
-              attempt="a/1", began_ms=1_009),
-        event(1_011, "store", "fault", fault=why, when="after", client="W1", method="put", key=key),
-        event(1_020, "W1", "answer", request=1, op="renew", outcome="Unknown", version="", why=why),
-    ]))  # fmt: skip
+    drawn = scene(story_of(REFUSED_AND_LOST))
     (arrow,), marks = drawn["arrows"], drawn["marks"]
     assert (arrow["look"], arrow["label"]) == ("unheard", "renew: answer 412 lost")
     assert "its answer (412) was lost; the client cannot know" in arrow["detail"]
