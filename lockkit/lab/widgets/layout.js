@@ -37,6 +37,7 @@ const WIDEST = /[W@%\u2e80-\uffff]/g;
 const WIDEST_MORE = 0.5;  // ... and so much more one of the widest
 const LINE = 14;          // a line of labels
 const LETTER = 11;        // ... above its baseline, with the pale edge that lanes.css draws around it
+const APART = 4;          // between two labels, of which one has several lines
 const BELOW = 2.5;        // ... below it
 const DESCENDER = 5;      // ... where a letter goes down
 const DESCENDS = /[gjpqy_]/;
@@ -402,7 +403,7 @@ function lined(id, whole, lane, off, left, up, kind, hue, room) {
   const letters = (lines) => lines.reduce((sum, { text }) => sum + text.length, 0);
   const best = broken.filter((lines) => lines.every(fits)).sort((some, more) => letters(more) - letters(some))[0] ?? broken.find(([line]) => !line.stays);
   const lines = (best ?? []).filter((line) => !isCut(line.text));
-  return lines.length ? lines.map((line, i) => ({ ...line, dy: line.dy + LINE * (up ? i + 1 - lines.length : i) })) : [one];
+  return lines.length ? lines.map((line, i) => ({ ...line, apart: APART, dy: line.dy + LINE * (up ? i + 1 - lines.length : i) })) : [one];
 }
 
 /** The highest place at which this box touches none of those above it. */
@@ -410,7 +411,8 @@ function clear(recent, label) {
   let y = -Infinity;
   for (const other of recent) {
     if (other.x0 >= label.x1 + 4 || label.x0 >= other.x1 + 4) continue;
-    const room = label.text && other.text ? LINE : Math.max(label.tall ?? 0, other.tall ?? 0);
+    const apart = other.id === label.id ? 0 : Math.max(label.apart ?? 0, other.apart ?? 0);
+    const room = label.text && other.text ? LINE + apart : Math.max(label.tall ?? 0, other.tall ?? 0);
     y = Math.max(y, other.y + room - label.dy);
   }
   return y;
