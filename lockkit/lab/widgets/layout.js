@@ -16,7 +16,8 @@ const LANE_LEAST = 84;    // ... and if there is not
 const NARROW = 600;       // below this width gutters and lanes are closer still
 const LANE_NARROW = 64;
 const TINY = 420;         // a notebook of 800 pixels beside its list of files
-const LANE_TINY = 43;
+const LANE_TINY = 44;
+const LANE_WORDS = 48;    // ... so that a short word has room beside it: an instant at the edge does not take it
 const LANE_CROWDED = 40;
 const LANE_PACKED = 20;
 const MANY_LANES = 6;     // with so many, a tiny picture has less room for the holders' names
@@ -73,7 +74,7 @@ const TRIES_MAX = 200;    // places that are tried for a bar's label, and lines 
 
 /** What may be left out of a label that has no room; the detail line has all of it. */
 const SHORTER = [
-  [/^(rule broken here): .*$/, "$1"], [/^(?:rule broken|no grant|expired)$/, ""], [/^stalled$/, "stall"],
+  [/^(rule broken here): .*$/, "$1"], [/^(?:rule broken|no grant|expired|fenced)$/, ""], [/^stalled$/, "stall"],
   [/^committed, (epoch \d+)$/, "$1"], [/^epoch (\d+)$/, "e$1"],
   [/^decided by (.+)$/, "by $1"], [/^by (W\d+)$/, "$1"], [/^decides (\d+)$/, "\u00d7$1"], [/^committed$/, "done"],
   [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
@@ -178,7 +179,7 @@ export function layout(scene, width, options = {}) {
   const packed = shown.length >= MOST_LANES;
   const least = crowded ? (packed ? LANE_PACKED : LANE_CROWDED) : tiny ? LANE_TINY : packed ? LANE_CROWDED : narrow || shown.length >= MANY_LANES ? LANE_NARROW : LANE_LEAST;
   const small = crowded && !packed ? EDGE_CROWDED : tiny ? EDGE_TINY : narrow ? Math.min(margin, LANE_NARROW) : margin;
-  const edge = edgeOf(scene.marks, small, width - gutter[0] - gutter[1] - least * (shown.length - 1), tiny);
+  const edge = edgeOf(scene.marks, small, width - gutter[0] - gutter[1] - Math.max(least, LANE_WORDS) * (shown.length - 1), tiny);
   const lanes = place(shown, width, gutter, edge, least);
   const at = Object.fromEntries(lanes.map((lane) => [lane.id, lane.x]));
   const marks = scene.marks.filter((m) => at[m.lane] !== undefined);
