@@ -449,7 +449,7 @@ def test_the_properties_of_a_merge_on_read_table_are_read_as_they_were_written()
     keys = to_properties(CONFIG)
     assert from_properties(keys) == CONFIG
     assert from_properties({**keys, "hoodie.of.others": "1"}) == CONFIG
-    with pytest.raises(TableError, match="version 6 is written in the mode hudi only"):
+    with pytest.raises(TableError, match="version 6 can only be written in the mode hudi"):
         from_properties({**keys, "hoodie.table.version": "6",
                          "hoodie.timeline.layout.version": "1"})  # fmt: skip
 

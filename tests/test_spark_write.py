@@ -506,7 +506,7 @@ def test_a_write_that_contradicts_the_tables_configuration_is_refused(
         ({"hoodie.datasource.write.operation": "merge"}, "must be upsert or insert or"),
         ({RETRIES: "-1"}, "must be a whole number"),
         ({"hoodie.datasource.write.insert.drop.duplicates": "yes"}, "must be true or false"),
-        ({"hoodie.combine.before.upsert": "false"}, "one key would be written twice"),
+        ({"hoodie.combine.before.upsert": "false"}, "it would write one key twice"),
         ({"path": "x"}, "path is not an option of Hudi or lockkit"),
     ],
 )

@@ -346,14 +346,14 @@ _INTRO = """\
 This page lists Hudi's options and says for each what lockkit does with it, before a row is written.
 
 - **obeyed**: it does what Hudi's documentation says.
-- **refused**: to ignore it would change rows, guarantees or what other systems see. The error names
-  the option and the reason. Values that request the built-in behaviour are accepted.
+- **refused**: if lockkit ignored it, rows, guarantees or what other systems see would change. The
+  error names the option and the reason. Values that request the built-in behaviour are accepted.
 - **harmless**: it tunes a part of Hudi's engine that lockkit does not have. Rows, conflicts and
   readers are the same with it and without it.
 
-A `hoodie.` key that is not listed gives a warning (`UnknownOption`) with the nearest key that is.
-Any other unknown key is refused. `*` stands for every key of Hudi 1.2 that begins so. Writes ignore
-options of reads, and reads those of writes.
+A `hoodie.` key that is not listed gives a warning (`UnknownOption`) with the nearest listed key.
+Any other unknown key is refused. `*` stands for every key of Hudi 1.2 with that beginning. Writes
+ignore options of reads, and reads ignore options of writes.
 
 <!-- Made by `lockkit.table.format.gate.options_page`; a test compares. -->
 """

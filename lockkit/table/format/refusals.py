@@ -66,11 +66,11 @@ def _not_a_table(says: Says) -> Iterator[str]:
     for key in ("hoodie.table.name", "hoodie.table.version", "hoodie.table.type",
                 "hoodie.timeline.layout.version"):  # fmt: skip
         if not says(key):
-            yield (f"{key} is missing, so this is not a table that can be understood; restore the "
-                   "file (Hudi keeps hoodie.properties.backup beside it)")  # fmt: skip
+            yield (f"{key} is missing, so lockkit cannot read the table; restore the file (Hudi "
+                   "keeps hoodie.properties.backup beside it)")  # fmt: skip
     if not says("hoodie.table.recordkey.fields") and says(TYPE) == MERGE_ON_READ:
-        yield ("hoodie.table.recordkey.fields is missing: its rows have no keys of their own, by "
-               "which a log file is merged; copy them to a table with keys")  # fmt: skip
+        yield ("hoodie.table.recordkey.fields is missing, and log files can only be merged by "
+               "record keys; copy the rows to a table with keys")  # fmt: skip
     wanted = checksum(says("hoodie.table.name"), says("hoodie.database.name"))
     if says("hoodie.table.checksum", str(wanted)) != str(wanted):
         yield ("hoodie.table.checksum does not match the table's name; the file is damaged or was "
@@ -81,7 +81,7 @@ def _not_known(says: Says) -> Iterator[str]:
     version, layout = says("hoodie.table.version"), says("hoodie.timeline.layout.version")
     if version not in LAYOUTS:
         why = "a Hudi 1.x writer upgrades tables unless hoodie.write.auto.upgrade=false"
-        yield f"table version {version[:20]!r} is not known, only {', '.join(LAYOUTS)}; {why}"
+        yield f"table version {version[:20]!r} is none of {', '.join(LAYOUTS)}; {why}"
     elif layout != LAYOUTS[version]:
         yield (f"timeline layout {layout[:20]!r} does not belong to table version {version}; an "
                "upgrade may have stopped half-way: finish it with Hudi")  # fmt: skip
@@ -90,39 +90,38 @@ def _not_known(says: Says) -> Iterator[str]:
 def _not_written(says: Says, every: Mapping[str, str]) -> Iterator[str]:
     if says(TYPE) == MERGE_ON_READ:
         if says("hoodie.table.version") == "6" and says(MODE) == FENCED:
-            yield (f"table type {MERGE_ON_READ} of version 6 is written in the mode {HUDI} only: "
+            yield (f"a {MERGE_ON_READ} table of version 6 can only be written in the mode {HUDI}: "
                    "correct the mode")  # fmt: skip
     elif says(TYPE) != COPY_ON_WRITE:
-        yield (f"table type {says(TYPE)[:40]!r} is not written here, only {COPY_ON_WRITE} and "
-               f"{MERGE_ON_READ}")  # fmt: skip
+        yield (f"lockkit writes only {COPY_ON_WRITE} and {MERGE_ON_READ} tables, and this one has "
+               f"the type {says(TYPE)[:40]!r}")  # fmt: skip
     for key in METADATA:
         if says(key) and says(MODE) == FENCED:
-            yield (f"{key}={says(key)[:80]}: a commit that skips the metadata table is invisible "
-                   "to its readers, and only lockkit writes a fenced table: find out which writer "
-                   "of Hudi's wrote to it")  # fmt: skip
+            yield (f"{key}={says(key)[:80]}: readers of the metadata table would miss lockkit's "
+                   "commits, and only lockkit may write a fenced table: find out which Hudi writer "
+                   "wrote to it")  # fmt: skip
     if says(INDEX) == BUCKET_INDEX and not bucket_number(number := says(NUM_BUCKETS)):
         yield (f"{NUM_BUCKETS} is {repr(number[:20]) if number else 'missing'}, so the bucket of a "
-               "key is not known; lockkit table adopt URL says which number the stored keys fit")
+               "key is unknown; lockkit table adopt URL says which number the stored keys fit")
     if says(TIMEZONE).upper() != "UTC":
-        yield (f"{TIMEZONE} is {says(TIMEZONE)[:20] or 'not set, that is LOCAL'}, and instants of "
-               "two time zones cannot be ordered; go over to UTC: lockkit table adopt "
-               "URL")  # fmt: skip
+        yield (f"{TIMEZONE} is {says(TIMEZONE)[:20] or 'not set, so LOCAL'}, and instants of two "
+               "time zones cannot be ordered; change it to UTC: lockkit table adopt URL")
     for key, value, why in _MUST_BE:
         if says(key, value).lower() != value.lower():
             yield f"{key}={says(key)[:80]} is not supported ({why}); it must be {value}"
     for key in (ORDERING, PRECOMBINE):
         if "," in says(key):
-            yield f"{key}={says(key)[:80]}: only one field is written here"
+            yield f"{key}={says(key)[:80]}: lockkit writes only one such field"
     yield from _other_keys(says, every)
     if says("hoodie.bootstrap.base.path"):
-        yield "a bootstrapped table keeps columns elsewhere, and is not written here"
+        yield "lockkit does not write a bootstrapped table, which keeps columns elsewhere"
     for key, known, why in _ONE_OF:
         if says(key) and says(key) not in known:
             yield f"{key}={says(key)[:120]}: {why}"
 
 
 def bucket_number(text: str) -> int:
-    """The number of buckets that a property says; 0 if that is none."""
+    """The number of buckets in a property; 0 if the text is no such number."""
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else 0
     return number if number <= BUCKETS_MAX else 0
 
@@ -140,16 +139,16 @@ def _timed(keys: str, fields: str, every: Mapping[str, str]) -> Iterator[str]:
     from lockkit.table.format import timestamp_keys  # few tables have any
 
     if "," in keys or "," in fields or not fields:
-        yield f"{KEY_TYPE}={TIMESTAMP} is for one record key and one partition field"
+        yield f"{KEY_TYPE}={TIMESTAMP} needs exactly one record key and one partition field"
     yield from timestamp_keys.reasons(timestamp_keys.settings_in(every))
 
 
 def _custom(keys: str, fields: str, every: Mapping[str, str]) -> Iterator[str]:
     kinds = [each.partition(":")[2].strip().upper() for each in fields.split(",")]
     if fields and set(kinds) != {"SIMPLE"}:
-        why = "each writer of Hudi's has the format of its times, and the table does not say it"
+        why = "a field with times needs a format, which Hudi's writers know and the table does not"
         if "" in kinds:
-            why = "they do not say which are times"
+            why = "the fields do not say which of them are times"
         yield f"{KEY_TYPE}={CUSTOM} with the partition fields {fields[:120]}: {why}"
 
 
@@ -166,8 +165,7 @@ def _other_keys(says: Says, every: Mapping[str, str]) -> Iterator[str]:
     inferred = fine[0]
     for key, names in ((KEY_CLASS, KEY_CLASSES), (KEY_TYPE, {each: each for each in KEY_CLASSES})):
         if fields and says(key) == names[UNPARTITIONED]:
-            yield ("it has partition fields and a key generator that makes no partitions; which is "
-                   "it?")  # fmt: skip
+            yield "the table has partition fields, but its key generator makes no partitions"
         elif says(key) and says(key) not in [names[each] for each in fine]:
             yield (f"{key}={says(key)[:120]}: this key generator makes keys that would not match "
                    f"ours (of {names[inferred]})")  # fmt: skip
@@ -175,14 +173,14 @@ def _other_keys(says: Says, every: Mapping[str, str]) -> Iterator[str]:
     if inferred == COMPLEX and keys and "," not in keys:
         unsure = says("hoodie.table.version") != "9" and not says(MODE)
         if encoding != "FIELD_PREFIXED" or unsure:
-            yield (f"of one record key ({keys[:80]}), versions of Hudi's ComplexKeyGenerator write "
-                   "keys in two forms (HUDI-7001); copy it to a new table")  # fmt: skip
+            yield ("releases of Hudi's ComplexKeyGenerator write the keys of one record key "
+                   f"({keys[:80]}) in two forms (HUDI-7001); copy the rows to a new table")
 
 
-_OTHER_MERGE = "rows would be merged otherwise than here"
+_OTHER_MERGE = "lockkit merges rows in another way"
 _ONE_OF = (
     (MERGE_MODE, (BY_EVENT, BY_COMMIT), _OTHER_MERGE),
-    (LOG_FORMAT, LOG_FORMATS, "log files are written in Avro or Parquet blocks here"),
+    (LOG_FORMAT, LOG_FORMATS, "lockkit writes log files in Avro or Parquet blocks"),
     (PAYLOAD, (EVENT_PAYLOAD, LATEST_PAYLOAD), _OTHER_MERGE),
     # By event time, by commit time, and as the payload's class says.
     ("hoodie.record.merge.strategy.id",
@@ -191,19 +189,19 @@ _ONE_OF = (
 )  # fmt: skip
 TIMELINE_MUST_BE = (
     ("hoodie.table.format", "native", "another format keeps its own timeline"),
-    ("hoodie.timeline.path", "timeline", "the timeline is looked for there"),
-    ("hoodie.timeline.history.path", "history", "archived instants are looked for there"),
+    ("hoodie.timeline.path", "timeline", "lockkit expects the timeline there"),
+    ("hoodie.timeline.history.path", "history", "lockkit expects archived instants there"),
 )  # for readers too
 _MUST_BE = (
     ("hoodie.populate.meta.fields", "true", "rows could not be merged by their record key"),
-    ("hoodie.table.base.file.format", "PARQUET", "no other base file is written here"),
+    ("hoodie.table.base.file.format", "PARQUET", "lockkit writes only Parquet"),
     (DROP_COLUMNS, "false", "the partition's value could not be read back from its rows"),
-    ("hoodie.table.cdc.enabled", "false", "change logs are not written here"),
-    ("hoodie.table.multiple.base.file.formats.enable", "false", "only parquet is written here"),
-    ("hoodie.partition.metafile.use.base.format", "false", "it is written as text here"),
+    ("hoodie.table.cdc.enabled", "false", "lockkit does not write change logs"),
+    ("hoodie.table.multiple.base.file.formats.enable", "false", "lockkit writes only Parquet"),
+    ("hoodie.partition.metafile.use.base.format", "false", "lockkit writes that file as text"),
     ("hoodie.table.partial.update.mode", "NONE", _OTHER_MERGE),
     ("hoodie.datasource.write.slash.separated.date.partitioning", "false",
-     "a date is one folder here"),
+     "lockkit writes a date as one folder"),
     *TIMELINE_MUST_BE,
 )  # fmt: skip
 
@@ -214,8 +212,8 @@ def refuse_keyless(config: TableConfig, operation: str) -> None:
         raise RefusedOption("delete_partition", "is refused: the table has no partitions")
     if not config.record_key and operation != "delete_partition":
         raise RefusedOption(
-            operation, "is refused: the table has no record keys, so no row is found again",
-            "append, delete partitions, or copy the table to one with keys",
+            operation, "is refused: the table has no record keys, so a write cannot find a row",
+            "append, delete partitions, or copy the rows to a table with keys",
         )  # fmt: skip
 
 
@@ -233,7 +231,7 @@ def refuse_outside_arrow(config: TableConfig) -> None:
 
 
 def refuse_sliced(config: TableConfig, what: str) -> None:
-    """Raise for what a merge-on-read table of version 6 does not take."""
+    """Raise for an operation that a merge-on-read table of version 6 does not allow."""
     if config.sliced:
         raise UnsupportedTable(
             config.name, f"is merge-on-read in version 6, where {what} is refused: its log files "
@@ -254,7 +252,7 @@ def refuse_sliced_write(config: TableConfig, operation: str, partial: bool) -> N
 def refuse_index(index: str) -> None:
     """Raise unless a table can have this index."""
     if index != BUCKET_INDEX:
-        why = f"is refused: only {BUCKET_INDEX} is known, or none for lockkit's own buckets"
+        why = f"is refused: pass {BUCKET_INDEX}, or no index for lockkit's own buckets"
         raise RefusedOption("index", why, value=str(index)[:40])
 
 

@@ -341,8 +341,8 @@ _UNREADABLE = {
     "deltacommit": "log files belong to a merge-on-read table",
     "compaction": "compaction belongs to a merge-on-read table",
     "logcompaction": "log compaction belongs to a merge-on-read table",
-    "restore": "a restore takes completed commits back",
-    "indexing": "an index that a commit must keep up to date is not kept here",
+    "restore": "a restore removes completed commits",
+    "indexing": "lockkit does not maintain such an index",
 }
 
 
