@@ -539,7 +539,7 @@ def test_a_writer_taken_for_dead_leaves_the_heartbeat_that_another_has_at_its_in
             paused._beats.lost = "another writer has this instant"
         else:
             until(lambda: gone(paused))
-        paused.finish()
+        run(paused.left(), memory, CLOCK)
         assert run(read_heartbeat(T), memory, CLOCK).version is not None
         alive.finish()
     assert run(read_heartbeat(T), memory, CLOCK).version is None
@@ -549,7 +549,7 @@ def test_a_writer_that_stopped_in_time_or_not_deletes_its_own_heartbeat(memory: 
     heart = Heartbeat(T, memory, rules=SHORT)
     heart.stop()
     until(lambda: gone(heart))
-    heart.finish()
+    run(heart.left(), memory, CLOCK)
     assert run(read_heartbeat(T), memory, CLOCK).version is None
 
 

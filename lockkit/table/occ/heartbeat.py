@@ -176,13 +176,16 @@ class HeartbeatSchedule:
         return True
 
     def finish(self) -> Procedure[None]:
-        """The instant is committed: its heartbeat is not needed any more.
+        """The instant is committed: its heartbeat is not needed any more."""
+        if self.quiet_since_ms is None or not self._is_silent():
+            yield from forget(self.now.instant)
+
+    def leave(self) -> Procedure[None]:
+        """The instant is a plan's, which stays pending: delete this heartbeat.
 
         Once others may treat this writer as dead, one of them may carry the same plan out, with a
         heartbeat of its own at this instant: that one stays.
         """
-        if self.quiet_since_ms is not None and self._is_silent():
-            return
         if self.lost is None and self.clock.boot_ms() < self.until_ms:
             yield from forget(self.now.instant)
             return
@@ -280,6 +283,12 @@ class Heartbeat:
         """`finish` as a procedure, for `WriteAttempt`."""
         yield from ()
         self.finish()
+
+    def left(self) -> Procedure[None]:
+        """Stop, and `HeartbeatSchedule.leave`."""
+        yield from ()
+        self.stop()
+        run(self._beats.leave(), self._store, self._clock)
 
     def given_up(self) -> Procedure[None]:
         """`give_up` as a procedure, for `WriteAttempt`."""

@@ -265,7 +265,7 @@ class PlanAttempt(WriteAttempt):
         with suppress(TableError, StoreError):  # else its heartbeat expires: it is rolled back
             if taken is not None:
                 yield from self.host.run(put_back(taken))
-            yield from heart.finished()
+            yield from heart.left()
 
 
 def resumed(taken: TakenInstant) -> Procedure[Transaction]:

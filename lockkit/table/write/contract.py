@@ -27,6 +27,10 @@ class AttemptHeartbeat(Protocol):
     def finished(self) -> Procedure[None]:
         """The instant is over: its heartbeat is not needed any more."""
 
+    def left(self) -> Procedure[None]:
+        """The instant is a plan's, which stays pending, maybe with a heartbeat of another writer.
+        """
+
     def given_up(self) -> Procedure[None]:
         """The instant is left to other writers, which need not wait for the heartbeat to expire."""
 

@@ -62,6 +62,10 @@ class SimHeartbeat:
             yield from self._no_beat_under_way()
         yield from self.beats.finish()
 
+    def left(self) -> Procedure[None]:
+        self.stop()
+        yield from self.beats.leave()
+
     def given_up(self) -> Procedure[None]:
         self.stop()
         yield from self._no_beat_under_way()
