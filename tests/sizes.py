@@ -45,9 +45,9 @@ SIZES = (
         "from lockkit import Lock\nwith Lock('file://' + folder): pass", 5_000, 5_000,
     ),
     Size("import Table", "from lockkit.table import Table", 12_164, 12_000),
-    Size("an append to a new table", APPEND, 13_243, 13_000),
+    Size("an append to a new table", APPEND, 13_252, 13_000),
 )  # fmt: skip
-ALL_LIMIT, ALL_AIM = 104_340, 48_000
+ALL_LIMIT, ALL_AIM = 104_470, 48_000
 ENTRIES_LIMIT, ENTRIES_AIM = 18, 18
 """Files and folders at the first level of the package."""
 
