@@ -51,7 +51,7 @@ _BARE = re.compile(  # user:password@host, but no port, process or job, ARN, ima
 
 
 def masked(text: str) -> str:
-    """Without passwords and signatures, which nothing repeats: an owner may be a URL with one."""
+    """The text without passwords and signatures; an owner, for example, may be a URL with one."""
     return _NAMED.sub(r"\1***", _BARE.sub(r"\1:***@", _URL.sub(_without_user, text)))
 
 
@@ -67,7 +67,7 @@ def _without_user(url: re.Match[str]) -> str:
 
 
 def clipped(text: str, limit: int) -> str:
-    """The beginning of the masked text: half a password would not be found, and stay."""
+    """The beginning of the text, masked first: half a password would not be recognised."""
     return masked(text)[:limit]
 
 

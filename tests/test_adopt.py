@@ -173,7 +173,7 @@ def test_a_table_with_hudis_buckets_is_adopted_with_their_number_and_keeps_one_r
     before = files(folder)
     for given, why in ((), "fit 3"), (("2",), "a bucket 2"), (("5",), "would be in"):
         code, said = adopt(capsys, folder, *(["--buckets", *given] if given else []))
-        (fix,) = (each for each in said["fixes"] if "buckets of Hudi's index" in each["what"])
+        (fix,) = (each for each in said["fixes"] if "Hudi's bucket index" in each["what"])
         assert (code, fix["changes"], files(folder)) == (1, {}, before)
         assert why in fix["blocked"] and "fit 3 buckets" in fix["blocked"]
         assert BUCKETS not in said["writer_options"]
@@ -245,7 +245,7 @@ def test_a_bucket_index_that_file_ids_contradict_is_not_believed(
     for said in ({}, {BUCKETS: "5"}):  # the ids of "cow9_buckets" do not contradict 5
         say(folder, **said)
         code, shown = adopt(capsys, folder)
-        assert code == 1 and "properties say" in shown["fixes"][-1]["what"]
+        assert code == 1 and "in the properties" in shown["fixes"][-1]["what"]
     say(folder, **{BUCKETS: "3"})
     assert adopt(capsys, folder)[0] == (name == "cow9"), "which has no buckets at all"
 

@@ -567,7 +567,7 @@ def test_a_claim_without_an_answer_that_cannot_be_settled_is_named_with_the_comm
     given = ("--timeout", "0", "--faults", str(plan), "--", "true")
     result = run("lock", "acquire", url, *there, *given)
     assert result.returncode in (3, 75), result.stderr
-    assert "may be a ghost, and hold the lock until its lease ends" in result.stderr
+    assert "may be a ghost that holds the lock until its lease ends" in result.stderr
     assert "lockkit lock break" in result.stderr
     assert not stored(url, endpoint=shared_emulator.s3).expired
 

@@ -332,7 +332,7 @@ def lost(lock: Lock, clock: Suspendable) -> None:
 def test_a_loss_before_publishing_is_raised_on_leaving_with() -> None:
     clock = Suspendable()
     lock = Lock(memory(), ttl_s=10, clock=clock)
-    with pytest.raises(LockLost, match="done again"):
+    with pytest.raises(LockLost, match="repeat the work"):
         with lock:
             lost(lock, clock)
             with pytest.raises(LockLost, match="start over"):
@@ -855,7 +855,7 @@ def test_closing_wakes_a_waiter_and_abandons_the_lease() -> None:
         other.acquire()
     lock.close()
     assert not record(Lock(url)).expired
-    with pytest.warns(UserWarning, match="ends by itself"):
+    with pytest.warns(UserWarning, match="ends with its lease"):
         lock.release()
     with Lock(url, **TAKES):
         pass

@@ -355,7 +355,7 @@ def test_an_unanswered_release_warns_that_the_grant_expires_by_itself(
     lock.acquire()
     place.fault("status", code=503, when="before", next="every")
     began = time.monotonic()
-    with pytest.warns(UnprovenRelease, match="ends by itself"):
+    with pytest.warns(UnprovenRelease, match="ends with its lease"):
         lock.release()
     assert time.monotonic() - began < 8, "it does not insist past the lease"
     assert tale.of("released")[0]["proven"] is False
@@ -415,7 +415,7 @@ def test_a_body_that_is_not_a_record_never_counts_as_free_and_the_error_names_th
     with pytest.warns(
         UnexpectedRecord, match=r"not a lock record: .*lockkit lock break memory"
     ) as reported:
-        with pytest.raises(LockBusy, match="never taken as free"):
+        with pytest.raises(LockBusy, match="never takes it as free"):
             with lock:
                 pass
     assert len(reported) == 1

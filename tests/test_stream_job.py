@@ -162,7 +162,7 @@ def test_a_flag_without_effect_is_named(tmp_path: Path, capsys: pytest.CaptureFi
         (["--props", "s3://bucket/x.properties"], "name a file of this machine"),
         (["--table-type", "MERGE_ON_WRITE"], "table.type"),
         (["--payload-class", "com.example.Mine"], "payload"),
-        (["--merge-mode", "CUSTOM"], "merged otherwise"),
+        (["--merge-mode", "CUSTOM"], "merges rows in another way"),
         (["--filter-dupes"], "is for --op INSERT"),
         (["--schemaprovider-class", "com.example.Mine"], "choose FilebasedSchemaProvider"),
         (["--schemaprovider-class", "a.SchemaRegistryProvider"], "registry.url is missing"),

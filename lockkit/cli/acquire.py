@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 
 ABOUT = """\
 Takes the table's lock, runs a command while it renews the lease, and releases the lock, like
-flock(1). If the lease is lost, it stops the command and what that started (SIGTERM, then SIGKILL).
-A guard, which is the command's parent process, does the same if lockkit itself is killed.
-SIGTERM, SIGHUP, SIGQUIT and Ctrl-C go to the command and to what it started, once each. The command
-may take its time to end; what it leaves behind is killed 5 s later, and the lock is released. Only
-Linux tells all that it started; elsewhere that is its process group, and in a terminal, where it
-shares the group of lockkit, the command alone. If it ends without a signal, the lock is released,
-and what it left in the background runs on without it.
+flock(1). If the lease is lost, it stops the command and the processes that the command started
+(SIGTERM, then SIGKILL). If lockkit itself is killed, a guard does the same; the guard is the
+command's parent process.
+It sends SIGTERM, SIGHUP, SIGQUIT and Ctrl-C on to the command and these processes, once each, and
+waits for the command to end. It kills the processes that remain 5 s later, and releases the lock.
+On Linux it finds all processes that the command started; elsewhere it finds the process group, and
+in a terminal only the command itself. If the command ends without a signal, the lock is released,
+and the command's background processes run on without it.
 The command finds the epoch of its grant in the environment variable LOCKKIT_EPOCH, if the lock has
 one; on a table the epoch is above that of the fence. While it waits, it names the holder on
 standard error. Exit: the command's own code (128 + n for signal n); 130 after Ctrl-C; 75 if another

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 ABOUT = """\
 Prepares a table that Hudi made for lockkit's writers. It lists everything that keeps lockkit from
 writing the table, and changes what it can in the table's properties, under the table's lock: it
-switches the metadata table off, and new instants are in UTC. Of a table with Hudi's simple bucket
-index, whose properties do not say so, it records the number of buckets (--buckets), if the stored
-keys are where that number puts them. Stop Hudi's writers first, unless they use that lock. It keeps
-a copy of the old properties. If an obstacle would remain, it changes nothing. It prints the options
-that Hudi's writers need beside lockkit. Exit 0: lockkit can write the table (with --dry-run: as it
-is now); 1: it cannot."""
+switches the metadata table off, and sets UTC for new instants. If the table has Hudi's simple
+bucket index and its properties do not say so, it records the number of buckets (--buckets), after
+it has compared the number with stored keys. Stop Hudi's writers first, unless they use that lock.
+It keeps a copy of the old properties. If an obstacle would remain, it changes nothing. It prints
+the options that Hudi's writers need beside lockkit. Exit 0: lockkit can write the table (with
+--dry-run: as it is now); 1: it cannot."""
 
 EXAMPLE = """\
 lockkit table adopt s3://bucket/table --dry-run
@@ -36,7 +36,7 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
         "--buckets", type=_buckets, metavar="N",
         help="its writers' hoodie.bucket.index.num.buckets, if they have Hudi's bucket index",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be changed")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would change")
     parser.set_defaults(run=adopt)
 
 

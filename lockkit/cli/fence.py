@@ -71,13 +71,13 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
         "--decided", metavar="T",
         help="the instant that was decided last, or none; needed if nothing else shows it",
     )  # fmt: skip
-    parser.add_argument("--yes", action="store_true", help="do what the command shows without it")
+    parser.add_argument("--yes", action="store_true", help="do what it shows without --yes")
     parser.set_defaults(run=repair)
 
     parser = verb(verbs, "mode", "switch between fenced, group and hudi", MODE, MODE_EXAMPLE)
     parser.add_argument("mode", choices=("fenced", "group", "hudi"), help="the mode to switch to")
     either = parser.add_mutually_exclusive_group()
-    either.add_argument("--yes", action="store_true", help="do what the command shows without it")
+    either.add_argument("--yes", action="store_true", help="do what it shows without --yes")
     either.add_argument("--dry-run", action="store_true", help="only show it, as without --yes")
     parser.set_defaults(run=mode)
 
@@ -89,7 +89,7 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
         ACCEPT_EXAMPLE,
     )
     parser.add_argument("instant", metavar="T", help="the newest instant, as the error names it")
-    parser.add_argument("--yes", action="store_true", help="do what the command shows without it")
+    parser.add_argument("--yes", action="store_true", help="do what it shows without --yes")
     parser.set_defaults(run=accept_instant)
     add_savepoint(verbs, verb)
 
@@ -196,12 +196,12 @@ def steps(now: str, then: str) -> list[str]:
         found.append(f"the table is in the mode {then}; an unfinished switch would be finished")
     if now == "group" and then != "group":
         found += ["close the fence: offers are refused, and what was decided is published",
-                  "replace the fence by one for writers that take turns"]  # fmt: skip
+                  "replace the fence by that of the mode fenced"]  # fmt: skip
     if then == "hudi" and now != "hudi":
         found.append("publish the fence's last decision, and close the fence. A fenced writer "
                      "under way is refused")  # fmt: skip
     if now == "hudi" and then != "hudi":
-        found.append("open the fence (refused while a commit is under way). Stop Hudi's writers "
+        found.append("open the fence (refused while a commit is in progress). Stop Hudi's writers "
                      "first: they ignore it")  # fmt: skip
     if then == "group" and now != "group":
         found.append("publish the fence's last decision")
@@ -232,11 +232,11 @@ def locked(args: argparse.Namespace) -> Iterator[Lock]:
 
 SAVEPOINT = """\
 Keeps the files of a commit, by default of the newest one, so that the table can be restored to it.
-Cleans and archiving spare them until the savepoint is deleted. Hudi knows these savepoints, and
-this command those of Hudi."""
+Cleans and archiving keep them until the savepoint is deleted. Hudi and lockkit can restore each
+other's savepoints."""
 
 RESTORE = """\
-Takes back every commit after a savepoint, for all readers and for good. Shows what would go; --yes
+Removes every commit after a savepoint, for all readers and for good. Shows what would go; --yes
 does it, under the table's lock. Stop the table's writers first: a pending commit is refused. If it
 is interrupted, nobody can read or write the table until the same command has finished it.
 Exit 75 if the lock is held."""

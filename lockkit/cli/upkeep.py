@@ -51,15 +51,15 @@ next compaction rolls the plan back."""
 
 ARCHIVE = """\
 Moves the oldest completed instants from the timeline to Hudi's archive, so that listings stay
-short. Readers find them there. Pending writers, savepoints and files that no clean has deleted
-keep commits back, and on a table with group commit everything that is younger than two hours. If
-another archiver was faster, it stops and deletes nothing; run it again."""
+short. Readers find them there. A commit stays on the timeline because of pending writers,
+savepoints, or files that no clean has deleted, and with group commit for two hours. If another
+archiver was faster, it stops and deletes nothing; run it again."""
 
 ROLLBACK = """\
 Rolls back the instants whose writers are dead, and deletes their files. Committed rows stay. With
 --instant it refuses if the writer is alive (exit 75). Hudi's compactor and clustering keep no
-heartbeat: name their instant, and say with --stopped that no such process runs any more. A plan
-that is damaged, or a compaction that nobody has begun, is taken away if it is named."""
+heartbeat: name their instant, and say with --stopped that no such process runs any more. With
+--instant it also removes a damaged plan, or a compaction that nobody has begun."""
 
 SERVICES = """\
 Runs the table's services beside its writers, until Ctrl-C. It rolls dead writers back, cleans the
@@ -130,7 +130,7 @@ def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
     option(parser, "--instant", "T", "roll back only this instant (default: every dead one)")
     parser.add_argument(
         "--stopped", action="store_true",
-        help="with --instant: its process is gone, though it kept no heartbeat that shows it",
+        help="with --instant: its process has ended (Hudi's services keep no heartbeat)",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="only say what would be rolled back")
     parser.set_defaults(run=rollback)
@@ -183,7 +183,7 @@ def cluster(args: argparse.Namespace) -> int:
         with _stopped_for_others():
             done = service.cluster()
     if done is None:
-        none = "nothing to join: no partition has small files that would become fewer"
+        none = "nothing to do: no partition would have fewer files"
         report(args, {"instant": None, "replaced": 0, "files": 0}, none)
     else:
         said = f"{done.instant}: {done.replaced} file groups became {done.files}"
@@ -247,7 +247,7 @@ def _stopped_for_others() -> Iterator[None]:
     try:
         yield
     except CommitConflict as conflict:
-        why = f"stopped for another commit, nothing was changed: {plain(conflict, limit=600)}"
+        why = f"stopped by another commit; nothing was changed: {plain(conflict, limit=600)}"
         raise CommandError(why, code=BUSY) from None
 
 
@@ -369,7 +369,7 @@ def _say_served(args: argparse.Namespace, served: ServiceRun) -> None:
         say(f"served: {len(taken_back)} writers rolled back, {cleaned} files cleaned, "
             f"{joined}{merged}{moved}")  # fmt: skip
     if served.yielded and not args.json:
-        say(f"a service stopped for another commit: {plain(served.yielded, limit=600)}")
+        say(f"a service stopped because of another commit: {plain(served.yielded, limit=600)}")
 
 
 # --- shared by them -----------------------------------------------------------------------------

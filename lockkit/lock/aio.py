@@ -41,12 +41,12 @@ class ProcedureHandle(LockHandle, Protocol):
 class AsyncLock:
     """A lock handle whose waiting does not block the event loop.
 
-    If a task is cancelled while it acquires, what it has won or may still win is released before
-    `CancelledError` is raised. That takes as long as the current request, plus at most 5 s for the
-    release. A release that has begun always completes. The lease is renewed until it is released,
-    or until the event loop's thread ends. `on_danger(lock)` and `on_lost(lock, why)` get the `Lock`
-    and are called from a thread: use `loop.call_soon_threadsafe`. The constructor opens the store's
-    client, which may take a moment.
+    If a task is cancelled while it acquires, a lock that it has won or may still win is released
+    before `CancelledError` is raised. That takes as long as the current request, plus at most 5 s
+    for the release. A release that has begun always completes. The lease is renewed until it is
+    released, or until the event loop's thread ends. `on_danger(lock)` and `on_lost(lock, why)` get
+    the `Lock` and are called from a thread: use `loop.call_soon_threadsafe`. The constructor opens
+    the store's client, which may take a moment.
 
     :param lock: the URL or the path of a `Lock`, or the handle of any lock (`open_lock`, `Both`);
         nothing else may use that handle.
@@ -108,7 +108,7 @@ class AsyncLock:
         return self._lock.owned()
 
     def mark_committed(self) -> None:
-        """Say that the work is published: losing the lease is then only a warning."""
+        """Declare the work published: losing the lease is then only a warning."""
         self._lock.mark_committed()
 
     def contenders(self) -> list[str] | None:

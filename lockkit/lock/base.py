@@ -300,11 +300,11 @@ class BaseLock(ABC):
         if ended is None:
             raise RuntimeError(f"{self}: released, but not held by this handle")
         if not ended.proven:
-            text = f"{self}: the release was never answered; it ends by itself with its lease"
+            text = f"{self}: the release had no answer; the lock ends with its lease"
             warnings.warn(UnprovenRelease(text), stacklevel=4)
         loss = ended.loss
         if loss and not self._committed:
-            raise grant.lost_error(self, loss, "what was not published must be done again")
+            raise grant.lost_error(self, loss, "repeat the work that was not published")
         if loss:
             text = f"{self}: {loss.why}, after the work was published"
             warnings.warn(LateLoss(text), stacklevel=4)

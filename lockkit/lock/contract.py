@@ -1,4 +1,4 @@
-"""What every lock handle offers, and what renewal requires of what it renews. Types only."""
+"""The type of every lock handle, and the type of what renewal renews."""
 
 from __future__ import annotations
 

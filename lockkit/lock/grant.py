@@ -182,7 +182,7 @@ def _back_out(client: LeaseClient, *, interrupted: bool) -> Procedure[None]:
 
 def _note_ghost(client: LeaseClient) -> None:
     if client.in_doubt():
-        text = f"a claim of {client.where} without an answer may be a ghost, and hold the lock"
+        text = f"a claim of {client.where} had no answer: it may be a ghost that holds the lock"
         text += " until its lease ends; to end it sooner: lockkit lock break"
         client.emit("note", text=text, ghost=True)
 

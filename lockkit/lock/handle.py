@@ -33,15 +33,15 @@ __all__ = ["LOCK_KEY", "FencingToken", "LateLoss", "Lock", "UnprovenRelease"]
 class Lock(BaseLock):
     """A lease on a table: at most one holder until it ends. It cannot stop a paused holder's write.
 
-    Where that matters, the write must carry `fence`, and its receiver compare it. The lease is
-    renewed while the thread that acquired it or last used the handle is alive. One holder at a
+    If that matters, put `fence` into the write, and let its receiver refuse a lower one. The lease
+    is renewed while the thread that acquired it or last used the handle is alive. One holder at a
     time; not reentrant. `on_danger` and `on_lost` are called from a thread that no request can
-    delay. A loss that `release` finds is raised. Times are in seconds, defaults Hudi's.
+    delay. `release` raises `LockLost` after a loss. Times are in seconds, defaults Hudi's.
 
     :param url: the table's folder: s3://, gs://, az://, file://, memory://, or a `Path`.
     :param ttl_s: the length of the lease.
     :param renew_interval_s: at most `ttl_s` / 10, Hudi's rule; None: a tenth of `ttl_s`.
-    :param owner, client: names: in the lock object (None: a fresh UUID); in events and requests.
+    :param owner, client: the name in the lock object (None: a new UUID); the name in events.
     :param policy: which clock ends a lease, and the allowances for clocks.
     :param acquire_timeout: the longest wait of `with`; None: for ever.
     :param timeout_s: the longest that one request may take, at most a fifth of the lease.

@@ -42,7 +42,7 @@ def busy_error(
     if isinstance(record, Garbled):
         return LockBusy(
             lock, why=f"is not a lock record: {record.why}",
-            cure=f"it is never taken as free: see it with {see}; find out what wrote it, then "
+            cure=f"lockkit never takes it as free. See it with {see}; find out what wrote it, then "
             f"free it with lockkit lock break {where}",
         )  # fmt: skip
     ours = bool(record.attempt)
@@ -50,7 +50,7 @@ def busy_error(
         lock, owner=clipped(record.owner, OWNER_SHOWN),
         holder=clipped(record.holder, HOLDER_SHOWN) if ours else "a Hudi writer",
         epoch=record.epoch if ours else 0, until_ms=record.valid_until_ms,
-        cure=f"wait, or see who: {see}",
+        cure=f"wait, or see the holder: {see}",
     )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def unexpected(
         )
     if record.valid_until_ms > now.wall_ms + PLAUSIBLE_MS:
         return UnexpectedRecord(
-            f"{error}, which no lease can mean (is its clock wrong?); the store's own clock "
+            f"{error}, which cannot be right (is its clock wrong?); the store's own clock "
             "decides when it is over"
         )
     return None

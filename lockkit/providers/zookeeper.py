@@ -183,7 +183,7 @@ class ZookeeperLock(LeasedLock):
             waiting = tuple(self._owner(session, each) for each in names if each != name)
             if not stat.ephemeralOwner:
                 return ServiceHolder(
-                    owner, name, "never: only a break, or who deletes its node, ends it",
+                    owner, name, "never: only a break, or deleting its node, ends it",
                     stat.ctime, waiting=waiting, process=process,
                     no_holder="no session has its node, which is persistent: no client holds it",
                 )  # fmt: skip

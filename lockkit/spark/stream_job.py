@@ -46,9 +46,9 @@ PREFIXES = ("hoodie.streamer.", "hoodie.deltastreamer.")
 """Hudi renamed the prefix in 0.14; the new one overrides the old one."""
 OPS = ("upsert", "insert", "bulk_insert", "insert_overwrite", "insert_overwrite_table")
 REFUSED = {
-    "--transformer-class": "rows are not transformed here; do it in Spark, with foreach_batch",
+    "--transformer-class": "the streamer transforms no rows; do it in Spark, with foreach_batch",
     **dict.fromkeys(("--enable-sync", "--enable-hive-sync", "--force-empty-sync"),
-                    "catalogs are not told of commits; run Hudi's sync tool beside it"),
+                    "the streamer updates no catalog; run Hudi's sync tool separately"),
     "--commit-on-errors": "a record that cannot be read ends the run: nothing is dropped",
     **dict.fromkeys(("--checkpoint", "--ignore-checkpoint", "--initial-checkpoint-provider"),
                     "Spark's checkpoint says what was read: --checkpoint-path FOLDER"),
@@ -56,9 +56,9 @@ REFUSED = {
     "--allow-commit-on-no-checkpoint-change": "an empty batch makes no commit",
     **dict.fromkeys(("--post-write-termination-strategy-class", "--ingestion-metrics-class",
                      "--merge-impl-classes", "--record-merge-custom-implementation-classes"),
-                    "code of others does not run inside a commit"),
+                    "a commit runs no code of others"),
     **dict.fromkeys(("--run-bootstrap", "--bootstrap-overwrite", "--bootstrap-index-class"),
-                    "a table is not made around existing files here; read them and write them"),
+                    "the streamer makes no table from existing files; read them and write rows"),
     "--config-hot-update-strategy-class": "options are read once, at the start",
 }  # fmt: skip
 """Flags of Hudi's streamer that are refused, because ignoring them would change the result."""

@@ -50,16 +50,16 @@ class TableChanged(TableError):
 
 
 class ModeSwitched(TableChanged):
-    """The table's writers went over from group commit to taking turns, or an open handle did not.
+    """The table's mode was switched to or from group commit, and this handle has the old mode.
     """
 
 
 class OutdatedHandle(TableChanged):
-    """A commit that a handle's knowledge of the table rests on left the timeline."""
+    """A commit that this handle relies on has left the timeline."""
 
 
 class TableBlocked(TableError):
-    """An instant, plan or mode must be ended by an operator first. `what` names it."""
+    """An operator must first end the instant, plan or mode that `what` names."""
 
 
 class DamagedFile(TableError):

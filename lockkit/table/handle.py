@@ -76,14 +76,15 @@ T = TypeVar("T")
 class Table:
     """A table that exists, opened by one writer. One thread may use it at a time.
 
-    With group commit several threads may use it at the same time, and are decided together.
+    With group commit several threads may use it at the same time; their commits are decided
+    together.
 
     Times are in seconds. By default the table's own lock object guards commits;
-    `hoodie.write.lock.provider` names another lock, and as the table's `single_writer` the handle
-    sends no lock request. Table services run inline: the writer cleans after about every tenth
-    commit and rolls back dead writers that it meets, unless `hoodie.clean.automatic` or
-    `hoodie.table.services.enabled` is false. Clustering needs `hoodie.clustering.inline`, and the
-    compaction of a merge-on-read table `hoodie.compact.inline`.
+    `hoodie.write.lock.provider` names another lock; a `single_writer` takes no lock. Table services
+    run inline: the writer cleans after about every tenth commit and rolls back dead writers that it
+    meets, unless `hoodie.clean.automatic` or `hoodie.table.services.enabled` is false. Clustering
+    needs `hoodie.clustering.inline`, and the compaction of a merge-on-read table
+    `hoodie.compact.inline`.
 
     Raises `TypeError` for an unknown keyword, `TableError` for a refused option or a table that
     cannot be written, and `StoreError` if the store cannot be used.
@@ -209,7 +210,7 @@ class Table:
     def append(self, rows: pa.Table, *, retries: int = 0) -> Committed:
         """Commit `rows` as new file groups, and return the commit once every reader sees it.
 
-        (With group commit: every reader of lockkit's, and Hudi's a moment later.)
+        (With group commit: lockkit's readers see it then, Hudi's readers a moment later.)
         `rows` may belong to any partitions. After a conflict it tries again, up to `retries` times.
         In a merge-on-read table, or with Hudi's bucket index, an append is an upsert.
 
@@ -235,8 +236,8 @@ class Table:
 
         Of all rows with one key, the one with the greatest precombine value stays, or the later of
         equals. A row replaces only rows of its own partition, unless `options` name a global index
-        (`hoodie.index.type=GLOBAL_SIMPLE`). With `partial` (None: as `options` say) a row keeps
-        what is stored in columns that `rows` do not have; in a new row they are null. Returns None
+        (`hoodie.index.type=GLOBAL_SIMPLE`). With `partial` (None: as `options` say) a stored
+        row keeps its values in columns that `rows` lack; in a new row they are null. Returns None
         if nothing would change. Raises what `append` raises; another commit to the same file groups
         is a conflict.
         """
@@ -332,9 +333,9 @@ class Table:
     def archive(self, *, keep_min: int = 20, keep_max: int = 30) -> Archived | None:
         """If there are more than `keep_max` commits, move all but `keep_min` to Hudi's archive.
 
-        `read(as_of=...)`, `changes` and `history` find them there. Pending writers, savepoints and
-        files that no clean has deleted keep commits back (`kept_for`), and with group commit what
-        is younger than two hours. None: nothing was moved.
+        `read(as_of=...)`, `changes` and `history` find them there. A commit stays because of
+        pending writers, savepoints or files that no clean has deleted (`kept_for`), and with group
+        commit for two hours. None: nothing was moved.
         """
         from lockkit.table.services.archive_rules import ArchiveRules, checked
 
@@ -344,7 +345,7 @@ class Table:
             return mine._upkeep.service.archive(rules)
 
     def savepoint(self, instant: str = "", *, comment: str = "", user: str = "") -> Savepoint:
-        """Keep a commit's files, by default the newest one's; cleans and archiving spare them."""
+        """Keep a commit's files, by default the newest one's; cleans and archiving keep them."""
         with self._of_thread("savepoint") as mine, mine._alone("savepoint"):
             return mine._upkeep.service.save(instant, comment=comment, user=user)
 
@@ -354,7 +355,7 @@ class Table:
             return mine._upkeep.service.delete_savepoint(instant)
 
     def restore(self, savepoint: str) -> Restored:
-        """Take back every commit after this savepoint's, for all readers and for good.
+        """Remove every commit after this savepoint's, for all readers and for good.
 
         Stop the writers first. If it is interrupted, only another call opens the table again.
         """

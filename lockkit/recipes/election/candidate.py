@@ -108,7 +108,7 @@ class Candidate:
             self.emit("held", epoch=epoch, until_ms=self._on_wall(until_ms), version=version)
         else:
             self.term = Term(epoch, version, None, {attempt})
-            self.emit("note", text=f"epoch {epoch} was created too late to be led: it is resigned")
+            self.emit("note", text=f"epoch {epoch} was created too late, and is resigned")
 
     def _belief_ends_ms(self, since_ms: int) -> int:
         return counted_from_ms(since_ms, self.clock.boot_ms()) + self._belief_ms

@@ -182,7 +182,7 @@ def refuse_to_nest(held: Iterable[StripeRequest], wanted: Iterable[StripeRequest
             "this thread",
             f"holds a {top.name.lower()} lock and asks for a {lowest.name.lower()} lock: "
             "volume comes before bucket before key",
-            "let go first, or take all in one call",
+            "release that lock first, or take all in one call",
         )
     raise OutOfOrder(
         "this thread",

@@ -196,9 +196,9 @@ def _fixes(
     if indexed := [key for key in METADATA if keys.get(key)]:
         yield Fix(
             f"switch the metadata table off ({keys[indexed[0]][:80]})",
-            "Hudi's readers list the folders instead; .hoodie/metadata stays, and is not read. "
-            "Hudi's Spark writers keep it off; from version 8 on, any other that would make it "
-            "again is refused by Hudi (\"Found pending restore\")",
+            "Hudi's readers list the folders instead; .hoodie/metadata stays, and nobody reads it. "
+            "Hudi's Spark writers keep it off; from version 8 on, Hudi refuses any other writer "
+            "that would make it again (\"Found pending restore\")",
             off(keys),
             "Hudi wrote to a table in the mode fenced; first find out which writer did"
             if fenced else "",
@@ -206,9 +206,9 @@ def _fixes(
     elif not fenced and not (blocked and none.items() <= keys.items()):
         yield Fix(
             "keep Hudi's writers from making a metadata table (hoodie.metadata.enable=false)",
-            "with their defaults they make one, which lacks what lockkit commits meanwhile: Hudi's "
-            "readers would miss it. Its Spark writers obey the property; from version 8 on, any "
-            "other that would make one is refused by Hudi (\"Found pending restore\")",
+            "with their defaults they make one, and Hudi's readers would miss what lockkit commits "
+            "meanwhile. Hudi's Spark writers obey the property; from version 8 on, Hudi refuses "
+            "any other writer that would make one (\"Found pending restore\")",
             {} if none.items() <= keys.items() else none,
         )  # fmt: skip
     if keys.get(TIMEZONE, "").upper() != "UTC":
@@ -293,8 +293,8 @@ def find_buckets(
             if number not in (None, standing):
                 _refuse(number, said)
             return None
-        what = f"the buckets of Hudi's index that the properties say ({said})"
-        means = "keys are looked for in other places than they are"
+        what = f"the number of buckets of Hudi's index in the properties ({said})"
+        means = "writers would look for keys in the wrong buckets"
         if number in (None, standing):
             return Fix(what, means, {}, f"{blocked}; correct it: {OPTION} N")
     blocked = _blocked(store, clock, snapshot, groups, keys, number)
@@ -304,10 +304,10 @@ def find_buckets(
                    "lockkit then puts each key where Hudi looks for it",
                    {} if blocked else changes, blocked)  # fmt: skip
     return Fix(
-        "say in the properties that the table has the buckets of Hudi's index "
+        "record in the properties that the table has Hudi's bucket index "
         f"({len(groups)} file groups, bucket numbers up to {highest})",
-        "Hudi does not write it there; lockkit then puts each key where Hudi looks for it. The "
-        "number of buckets stays as it is for good",
+        "Hudi does not record it; lockkit then puts each key where Hudi looks for it. The number "
+        "of buckets can never change",
         {} if blocked else changes, blocked,
     )  # fmt: skip
 

@@ -95,8 +95,8 @@ def parse_group_fence(body: bytes) -> GroupFence:
         )  # fmt: skip
     if written == FORMAT:
         raise ModeSwitched(
-            FENCE_KEY, "is of a table whose writers take turns: its mode was switched, and "
-            "what was not decided before is not committed", "open the table again",
+            FENCE_KEY, "belongs to the mode fenced: the table's mode was switched, and a "
+            "commit that was not decided before is refused", "open the table again",
         )  # fmt: skip
     if written not in GROUP_FORMATS:
         raise _broken(f"format {str(written)[:20]!r}, expected {GROUP_FORMAT}")
