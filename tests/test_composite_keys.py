@@ -270,7 +270,7 @@ def test_a_complex_key_generator_names_a_single_key(fields: str | None) -> None:
     ("changed", "why"),
     [
         ({"hoodie.table.keygenerator.type": "SIMPLE"}, "would not match ours"),
-        ({"hoodie.table.keygenerator.type": "TIMESTAMP"}, "for one record key and one"),
+        ({"hoodie.table.keygenerator.type": "TIMESTAMP"}, "exactly one record key and one"),
         ({"hoodie.table.recordkey.fields": "id", "hoodie.table.complex.keygen.encoding":
           "VALUE_ONLY"}, "HUDI-7001"),
     ],

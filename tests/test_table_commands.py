@@ -201,7 +201,7 @@ def test_cluster_joins_small_files_and_reports_it(
     assert "4 file groups became 1" in capsys.readouterr().out
     assert read_table(store).num_rows == 4
     assert table(server, "cluster", url) == 0
-    assert "nothing to join" in capsys.readouterr().out
+    assert "nothing to do: no partition" in capsys.readouterr().out
 
 
 # --- rollback ------------------------------------------------------------------------------------
