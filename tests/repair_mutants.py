@@ -173,15 +173,15 @@ _BY_NAME = {
 }
 
 REPAIRS: dict[str, dict[str, Any]] = {
-    "an instant is given up by name, twice, and two actions may ask for it": _BY_NAME,
-    "two actions may ask for one instant": {"transaction.next_instant_ms": no_lanes},
-    "a refused attempt gives its instant up by name, without a rollback": {
+    "two actions may request one instant, and a writer deletes its own by name, twice": _BY_NAME,
+    "two actions may request one instant": {"transaction.next_instant_ms": no_lanes},
+    "a refused attempt deletes its instant by name, without a rollback": {
         "rollback.withdraw": withdrawn_by_name,
     },
-    "a refused attempt is left to others": {
+    "a refused attempt leaves its instant to others": {
         "rollback.withdraw": nothing,
     },
-    "an instant that is there is taken for one's own": {
+    "a writer takes an existing instant as its own": {
         "transaction.take": take_whatever_is_there,
         "transaction.is_ours": pending_is_ours,
         "rollback.is_ours": pending_is_ours,
@@ -197,30 +197,30 @@ REPAIRS: dict[str, dict[str, Any]] = {
         "transaction.lead_ms": lambda _: 0, "append.lead_ms": lambda _: 0,
     },
     "a refusal after an unknown outcome is final": {"attempt.WriteAttempt._undo": yes},
-    "a repeated batch is not looked for": {"batch.own_attempt": gone},
-    "an overwrite conflicts with file groups that it saw, and no other": {
+    "a write does not look for a repeated batch": {"batch.own_attempt": gone},
+    "an overwrite conflicts only with file groups that it saw": {
         "prepared.overwritten_by": lambda *_: NOWHERE,
         "layout.overwritten_by": lambda *_: NOWHERE,
     },
     "a survey does not look for later commits": {
         "timeline.Timeline.latest": property(lambda _: ""),
     },
-    "an increment goes past what is pending": {"incremental.first_pending": lambda *_: "~"},
-    "a horizon goes past what is pending": {"covered.pending_commits": lambda _: []},
+    "an increment passes a pending instant": {"incremental.first_pending": lambda *_: "~"},
+    "a horizon passes a pending instant": {"covered.pending_commits": lambda _: []},
     "a clean deletes the latest slices too": {
         "clean.garbage": lambda lineage, *_, **__: frozenset(lineage.instants),
     },
     "no conflict check": {"commit.find_conflict": lambda *_, **__: None},
     "the last decision is not settled": {"commit.settle": nothing},
     "a rollback deletes before it is decided": {"rollback.replace_fence": yes},
-    "a living writer is taken for dead": {
+    "a living writer counts as dead": {
         "liveness.expired": lambda *_: True, "failed.expired": lambda *_: True,
     },
     "a grant is used below the fence's epoch": {"publish._rise_above_fence": nothing},
     "a commit rolls a dead writer back without the fence": {
         "failed.roll_back_held": rolled_back_by_the_lock_alone,
     },
-    "a commit rolls back what it saw pending before it had the lock, and does not look again": {
+    "a commit rolls back an instant that was pending before the lock, without another look": {
         "failed.roll_back_met": rolled_back_unlooked,
         "failed.roll_back": altered(roll_back, _files_of=files_of_what_was_pending),
     },

@@ -102,37 +102,37 @@ def blind_beat(now: Any) -> Procedure[Any]:
 
 MUTANTS: dict[str, dict[str, Any]] = {
     "no fence": {"committing.FENCED": "nothing", "committing.refuse_open": lambda _: None},
-    "the fence is replaced whatever it says": {"commit.replace_fence": whatever_it_says},
+    "the fence is replaced without a condition": {"commit.replace_fence": whatever_it_says},
     "no conflict check": {"commit.find_conflict": lambda *_, **__: None},
-    "a refused decision is taken for made": {"decide._was_superseded": yes},
-    "a lost answer is taken for a no": {"commit.replace_fence": a_lost_answer_is_a_no},
+    "a refused decision counts as made": {"decide._was_superseded": yes},
+    "a lost answer counts as a refusal": {"commit.replace_fence": a_lost_answer_is_a_no},
     "published before it is decided": {"committing.decide": published_first},
     "acknowledged before it is proven": {"committing.complete": unproven},
     "the last decision is not settled": {"commit.settle": nothing},
-    "a window that is too short counts as whole": {
+    "a window that is too short counts as complete": {
         "fence.WINDOW_MAX": 1, "fence.Fence.since": whole_window,
     },
     "a rollback does not settle": {"rollback.settle": nothing},
-    "a rollback does not look whether it is completed": {"rollback._files_of": unlooked},
+    "a rollback does not check for the completed file": {"rollback._files_of": unlooked},
     "a rollback deletes before it is decided": {"rollback.replace_fence": yes},
-    "a writer does not look whether it was rolled back": {"news.ROLLBACK": "nothing"},
+    "a writer does not check whether it was rolled back": {"news.ROLLBACK": "nothing"},
     "completion times come from the writer's clock": {
         "commit.completion_time": by_its_own_clock, "committing.completion_time": by_its_own_clock,
     },
-    "a roll-forward takes a completion time of its own": {"decide.completed_key": another_name},
+    "a roll-forward chooses its own completion time": {"decide.completed_key": another_name},
     "begin does not look for later commits": {
         "timeline.Timeline.latest": property(lambda _: "")
     },
     "begin does not look for rollbacks": {
         "timeline.Timeline.latest": property(lambda now: max(now.commits, default=""))
     },
-    "a living writer is taken for dead": {
+    "a living writer counts as dead": {
         "liveness.expired": lambda *_: True, "failed.expired": lambda *_: True,
     },
-    "a heartbeat beats over whatever is there": {
+    "a heartbeat is written without a condition": {
         "heartbeat.beat": blind_beat,
     },
-    "an increment goes past what is pending": {"incremental.first_pending": lambda *_: "~"},
+    "an increment passes a pending instant": {"incremental.first_pending": lambda *_: "~"},
     "a clean deletes the latest slices too": {
         "clean.garbage": lambda lineage, *_, **__: frozenset(lineage.instants)
     },

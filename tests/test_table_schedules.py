@@ -294,22 +294,22 @@ class Search:
 
 SEARCHES = {
     "no fence": Search(STALE, lambda: Scene(fenced=False).rewrites(1, 2).writers()),
-    "the fence is replaced whatever it says": Search(STALE, two_rewrites),
+    "the fence is replaced without a condition": Search(STALE, two_rewrites),
     "no conflict check": Search(OVERLAP, two_rewrites),
-    "a refused decision is taken for made": Search(UNDECIDED, two_rewrites),
-    "a lost answer is taken for a no": Search(REFUSED, two_rewrites, faults=1),
+    "a refused decision counts as made": Search(UNDECIDED, two_rewrites),
+    "a lost answer counts as a refusal": Search(REFUSED, two_rewrites, faults=1),
     "published before it is decided": Search(UNDECIDED, two_rewrites),
     "acknowledged before it is proven": Search(LOST, two_rewrites, faults=1),
     "the last decision is not settled": Search(LOST, two_appends),
-    "a window that is too short counts as whole": Search(STALE, three_appends),
+    "a window that is too short counts as complete": Search(STALE, three_appends),
     "a rollback does not settle": Search(BOTH, a_writer_and_a_cleaner),
-    "a rollback does not look whether it is completed": Search(BOTH, a_writer_and_a_cleaner),
+    "a rollback does not check for the completed file": Search(BOTH, a_writer_and_a_cleaner),
     "a rollback deletes before it is decided": Search(DELETED, a_writer_and_a_cleaner),
-    "a writer does not look whether it was rolled back": Search(
+    "a writer does not check whether it was rolled back": Search(
         BOTH, lambda: a_writer_and_a_cleaner(5)
     ),
     "completion times come from the writer's clock": Search(TIMES, lambda: two_appends(config=V9)),
-    "a roll-forward takes a completion time of its own": Search(
+    "a roll-forward chooses its own completion time": Search(
         NAMES, lambda: two_appends(config=V9)
     ),
     "begin does not look for later commits": Search(HORIZON, one_begins_late),

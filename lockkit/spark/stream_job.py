@@ -51,8 +51,8 @@ REFUSED = {
                     "the streamer updates no catalog; run Hudi's sync tool separately"),
     "--commit-on-errors": "a record that cannot be read ends the run: nothing is dropped",
     **dict.fromkeys(("--checkpoint", "--ignore-checkpoint", "--initial-checkpoint-provider"),
-                    "Spark's checkpoint says what was read: --checkpoint-path FOLDER"),
-    "--retry-on-source-failures": "start it again: it continues where it ended",
+                    "Spark's checkpoint records what was read: use --checkpoint-path FOLDER"),
+    "--retry-on-source-failures": "start the streamer again: it continues where it ended",
     "--allow-commit-on-no-checkpoint-change": "an empty batch makes no commit",
     **dict.fromkeys(("--post-write-termination-strategy-class", "--ingestion-metrics-class",
                      "--merge-impl-classes", "--record-merge-custom-implementation-classes"),
@@ -90,15 +90,16 @@ example of FILE:
   hoodie.datasource.write.precombine.field=ordered_at
   hoodie.datasource.write.partitionpath.field=region
 
-The arguments of a command line of Hudi's streamer can be given as they are. The schema is Avro: in
-a file that hoodie.streamer.schemaprovider.source.schema.file names, from a schema registry
-(hoodie.streamer.schemaprovider.registry.url), or that of the files which are there at the start. A
-new column in the source becomes a column of the table if the schema has it when it is read again;
-if not, the run ends with its name. For a topic, properties that are not Hudi's (bootstrap.servers,
-security.protocol, sasl.*, ssl.*) go to Kafka; it is read from its beginning unless
-auto.offset.reset says latest. What was read is kept at --checkpoint-path: without it all is read
-anew, which an upsert does not mind. Exit: 0 when all is read; 128 + n when signal n ended it (the
-batch under way is finished first, unless the signal comes twice); 1 for an error."""
+It accepts a command line of Hudi's streamer as it is. The schema is Avro. It comes from the file in
+hoodie.streamer.schemaprovider.source.schema.file, from a schema registry
+(hoodie.streamer.schemaprovider.registry.url), or from the files that exist at the start. If the
+source has a new column, the streamer reads the schema again. If the schema has the column, it is
+added to the table; if not, the run ends with an error that names it. For a topic, properties that
+are not Hudi's (bootstrap.servers, security.protocol, sasl.*, ssl.*) go to Kafka. The streamer reads
+a topic from its beginning, unless auto.offset.reset says latest. --checkpoint-path records what was
+read. If you lose it, the streamer reads everything again, which does no harm with upsert. Exit: 0
+when everything is read; 128 + n after signal n (the running batch is finished first, unless the
+signal comes twice); 1 for an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,33 +163,34 @@ class StreamJob:
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="python -m lockkit.spark.streamer", allow_abbrev=False,
-        description="Ingest files as they arrive in a folder, or a Kafka topic.",
+        description="Ingests files that arrive in a folder, or a Kafka topic.",
         epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = found.add_argument
     add("--props", metavar="FILE", help="Java properties, by Hudi's names")
     add("--op", type=_operation, default=OPS[0], metavar="OPERATION",
         help=f"{', '.join(OPS)} (default: upsert)")  # fmt: skip
-    add("--target-base-path", metavar="URL", help="the table; or hoodie.base.path in FILE")
-    add("--target-table", metavar="NAME", help="its name, where it is made")
-    add("--table-type", metavar="TYPE", help="of a new table: COPY_ON_WRITE or MERGE_ON_READ")
+    add("--target-base-path", metavar="URL", help="the table's URL (or hoodie.base.path in FILE)")
+    add("--target-table", metavar="NAME", help="the name of a new table")
+    add("--table-type", metavar="TYPE", help="type of a new table: COPY_ON_WRITE or MERGE_ON_READ")
     add("--source-class", default="JsonDFSSource", metavar="CLASS",
         help=f"{', '.join(SOURCES)} (default: the first)")  # fmt: skip
     add("--schemaprovider-class", metavar="CLASS", help=", ".join(PROVIDERS))
     add("--source-ordering-field", "--source-ordering-fields", metavar="COLUMN",
         help="the precombine field")  # fmt: skip
     add("--source-limit", type=_count, metavar="N",
-        help="read about this many bytes of files, or messages of a topic, at a time")  # fmt: skip
+        help="bytes of files, or messages of a topic, that a batch reads (about)")  # fmt: skip
     add("--filter-dupes", action="store_true", help="insert no row whose key the table has")
     add("--continuous", action="store_true", help="run until a signal")
     add("--min-sync-interval-seconds", type=_seconds, default=1.0, metavar="S",
-        help="--continuous: look so often (default 1)")  # fmt: skip
+        help="with --continuous: seconds between two looks (default 1)")  # fmt: skip
     add("--checkpoint-path", metavar="FOLDER",
-        help="for Spark (default FILE.checkpoint; needed without FILE)")  # fmt: skip
-    add("--hoodie-conf", action="append", default=[], metavar="KEY=VALUE", help="goes before FILE")
-    add("--endpoint", metavar="URL", help="of the object store")
+        help="Spark's checkpoint (default FILE.checkpoint; needed without FILE)")  # fmt: skip
+    add("--hoodie-conf", action="append", default=[], metavar="KEY=VALUE",
+        help="a property; overrides FILE")  # fmt: skip
+    add("--endpoint", metavar="URL", help="address of the object store")
     add("--master", "--spark-master", default="local[*]", metavar="URL",
-        help="Spark's (default local[*])")  # fmt: skip
+        help="Spark's master (default local[*])")  # fmt: skip
     add("--conf", action="append", default=[], metavar="KEY=VALUE", help="Spark's configuration")
     given = set(found._option_string_actions)
     for flag in (*INTO_PROPERTIES, *REFUSED, *IDLE):

@@ -27,7 +27,7 @@ RESTART_S = 15
 """In worlds with a slow clock: how long after a failure the query starts again."""
 REPEATED = 0.4
 """How often a batch that is done is sent again: its end was not in the checkpoint yet."""
-SKIPPED = "a batch of a stream that is passed over is committed"
+SKIPPED = "a skipped batch of a stream is committed"
 
 
 @dataclass(slots=True)
