@@ -53,7 +53,7 @@ SEEDS_FILE = Path(__file__).parent / "repair_seeds.json"
 nothing, yes, gone = answering(None), answering(True), answering("gone")
 
 
-def no_lanes(newest: str, wall_ms: int, _action: str, lead_ms: int = 0) -> int:
+def no_lanes(newest: str, wall_ms: int, _action: str, lead_ms: int = 0, *_: Any) -> int:
     return max(_after(newest, wall_ms) + lead_ms, wall_ms)
 
 

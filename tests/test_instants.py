@@ -141,6 +141,19 @@ def test_no_two_actions_request_one_instant(version: int) -> None:
 
 
 @VERSIONS
+def test_with_group_commit_the_next_instant_of_a_commit_is_within_eight_milliseconds(
+    version: int
+) -> None:
+    """Its table has no merge-on-read actions, whose lanes its commits take, too."""
+    config = TableConfig(name="orders", record_key="id", version=version, commit="group")
+    store = new_table(f"memory://instants-{next(NUMBERS)}/t", config)
+    still = Standing(CLOCK.wall_ms())
+    first, second = (instant_ms(run(take(known_of(store)), store, still).instant) for _ in range(2))
+    assert 0 < second - first < len(LANES)
+    assert {first % len(LANES), second % len(LANES)} < {0, 5, 6, 7}
+
+
+@VERSIONS
 def test_beside_hudi_an_instant_with_another_writers_heartbeat_is_left_alone(version: int) -> None:
     """In mode hudi a writer's heartbeat comes before its instant, so one may exist already."""
     store, config, url = table(version, mode="hudi")

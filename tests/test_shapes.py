@@ -52,6 +52,7 @@ from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.spark_hash import KEYS_AT_ONCE, bucket_of
 from lockkit.table.format.timeline import (
     LANES,
+    UNUSED,
     V6,
     V9,
     TimelineNames,
@@ -508,6 +509,10 @@ def test_a_new_instant_is_later_than_the_newest(
     found = next_instant_ms(instant_of(newest), wall, action, lead_ms)
     assert instant_of(found) > instant_of(newest) and found >= wall
     assert found % len(LANES) == LANES.index(action), "no two actions ask for one instant"
+    grouped = next_instant_ms(instant_of(newest), wall, action, lead_ms, True)
+    assert instant_of(newest) < instant_of(grouped) and wall <= grouped <= found
+    lane = LANES[grouped % len(LANES)]
+    assert lane == action or (action == "commit" and lane in UNUSED)
 
 
 acted = st.tuples(ACTIONS, st.integers(1, 3))

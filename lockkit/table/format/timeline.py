@@ -47,6 +47,9 @@ LANES = ("commit", "replacecommit", "clustering", "clean", "rollback",
 
 The first file of an instant carries the action in its name, so create-if-absent alone does not keep
 a commit and an overwrite from taking the same instant. With a lane for each action it does."""
+UNUSED = ("deltacommit", "compaction", "logcompaction")
+"""A table with group commit is copy-on-write, and has none of these. Many writers ask for instants
+there at once, so its commits take these lanes, too."""
 
 COMMITS = frozenset({"commit", "replacecommit", "deltacommit"})
 """Completed actions that change what a reader sees."""
@@ -163,15 +166,18 @@ def instant_ms(instant: str) -> int:
     return (at - _EPOCH) // timedelta(milliseconds=1) + int(instant[14:] or "999")
 
 
-def next_instant_ms(newest: str, wall_ms: int, action: str, lead_ms: int = 0) -> int:
+def next_instant_ms(
+    newest: str, wall_ms: int, action: str, lead_ms: int = 0, grouped: bool = False
+) -> int:
     """The time of a new instant for `action`, in its lane (`LANES`), in epoch ms.
 
     It is at least now, and `lead_ms` later than `newest` ("" on an empty timeline): a rewrite must
     sort after every slice that it read, or readers would keep the old slice. Writers' clocks
-    disagree, so the wall clock alone does not guarantee that."""
+    disagree, so the wall clock alone does not guarantee that. `grouped`: with group commit."""
     at_ms = max(_after(newest, wall_ms) + lead_ms, wall_ms)
-    lane = LANES.index("rollback" if action == "restore" else action)
-    return at_ms + (lane - at_ms) % len(LANES)
+    more = UNUSED if grouped and action == "commit" else ()
+    lanes = map(LANES.index, ("rollback" if action == "restore" else action, *more))
+    return at_ms + min((lane - at_ms) % len(LANES) for lane in lanes)
 
 
 def _after(newest: str, wall_ms: int) -> int:

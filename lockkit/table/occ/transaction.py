@@ -215,7 +215,8 @@ def take(
     body = first_file(action, plan, attempt, known.config.version)
     wall_ms = yield WallMs()
     refuse_ahead(known.newest, wall_ms, known.config.accepted)
-    at_ms = next_instant_ms(known.newest, wall_ms, action, lead_ms)
+    grouped = known.config.commit == GROUP
+    at_ms = next_instant_ms(known.newest, wall_ms, action, lead_ms, grouped)
     for tries in range(TAKES_MAX):
         instant = instant_of(at_ms)
         offer = TakenInstant(instant, attempt, action, known, body, "")
@@ -225,8 +226,8 @@ def take(
                 return replace(offer, version=made)
         # Writers that collide at one instant spread over the next ones.
         spread = len(LANES) * (zlib.crc32(f"{attempt}{tries}".encode()) % (2 * tries + 1))
-        now_ms = next_instant_ms(known.newest, (yield WallMs()), action)
-        at_ms = max(at_ms + len(LANES), now_ms) + spread
+        now_ms = next_instant_ms(known.newest, (yield WallMs()), action, 0, grouped)
+        at_ms = max(next_instant_ms("", at_ms + 1, action, 0, grouped), now_ms) + spread
     raise TableChanged(instant, f"and {TAKES_MAX - 1} more were taken by others", "try again")
 
 

@@ -21,7 +21,6 @@ from lockkit.table.errors import TableError
 from lockkit.table.format.kept import kept
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import (
-    LANES,
     Timeline,
     instant_ms,
     instant_of,
@@ -48,8 +47,8 @@ from lockkit.table.occ.transaction import (
 
 AHEAD_MS = 500
 """How long a reserved instant waits for its writer's next write. Others see it pending."""
-SPREAD_MAX = 16
-"""Writers that begin at the same time spread over this many instants, at most one round trip."""
+SPREAD_MAX_MS = 128
+"""Writers that begin at the same time spread over so long, at most one round trip."""
 
 
 @dataclass(slots=True)
@@ -251,9 +250,9 @@ def spread_ms(client: GroupClient) -> Procedure[int]:
     ask for the same instant. A commit takes longer than a round trip, so instants do not run ahead
     of the clocks.
     """
-    lanes = min(SPREAD_MAX, client.trip_ms // len(LANES)) if client.contended else 0
-    dice: int = zlib.crc32((yield Unique()).encode()) if lanes else 0
-    return len(LANES) * (dice % (lanes + 1))
+    most_ms = min(SPREAD_MAX_MS, client.trip_ms) if client.contended else 0
+    dice: int = zlib.crc32((yield Unique()).encode()) if most_ms else 0
+    return dice % (most_ms + 1)
 
 
 def behind_ms(client: GroupClient, newest: str, spread: int) -> Procedure[int]:
@@ -312,7 +311,7 @@ def reserve_ahead(client: GroupClient, before: TakenInstant) -> Procedure[None]:
     attempt, wall_ms = (yield Unique()), (yield WallMs())
     with suppress(TableError, StoreError):
         refuse_ahead(newest, wall_ms, known.config.accepted)
-        instant = instant_of(next_instant_ms(newest, wall_ms, before.action))
+        instant = instant_of(next_instant_ms(newest, wall_ms, before.action, 0, True))
         body = first_file(before.action, b"", attempt, known.config.version)
         mine = TakenInstant(instant, attempt, before.action, known, body, "")
         client.own.add(instant)
