@@ -390,6 +390,13 @@ def test_an_interrupt_of_the_thread_that_decides_does_not_touch_the_others(
     assert lacking <= {f"{interrupted[0]}"}, "only the interrupted thread may not know"
 
 
+def test_the_fence_of_a_table_that_is_gone_is_not_newer_than_that_of_the_next_one() -> None:
+    process = GroupProcess()
+    process.made(GroupFence("one", table="before", round=9), "v", 0)
+    assert process.is_shared(GroupFence("one", table="before", round=8))
+    assert not process.is_shared(GroupFence("one", table="after", round=8))
+
+
 def test_a_commit_that_another_process_overtakes_is_offered_to_it(url: str) -> None:
     def overtake() -> None:
         with Table(url) as other:  # apart: it does not wait for the threads here

@@ -82,9 +82,10 @@ class GroupProcess:
 
     def is_shared(self, known: GroupFence | None) -> bool:
         """Whether another thread of this process decides now, or has decided since."""
-        latest = self.latest
-        newer = latest is not None and (known is None or latest[0].round > known.round)
-        return newer or bool(self.waiting)
+        if self.waiting or self.latest is None or known is None:
+            return bool(self.waiting or self.latest)
+        latest, *_ = self.latest
+        return latest.table == known.table and latest.round > known.round
 
     def newest(self, view: GroupView) -> GroupView:
         """The view with the last fence of this process, if nothing between the two is unknown."""
