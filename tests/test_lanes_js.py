@@ -640,11 +640,16 @@ def test_the_mark_of_a_broken_rule_is_in_the_lane_of_the_writer_whose_write_brok
 
 
 def test_the_evidence_of_a_violation_is_not_that_of_another_thing_which_the_checker_found() -> None:
-    drawn = run_scene(play(SeedMoment.of("hudi-table/recognise:17")), "hudi-table")
-    shown = [each for kind in ("arrows", "bars", "marks") for each in drawn[kind]]
-    assert {"S4", "Q1"} <= {each["lane"] for each in shown if each.get("evidence")}
-    assert not [each for each in drawn["marks"]
-                if each["kind"] == "conflict" and each["evidence"]]  # fmt: skip
+    """Whatever a schedule makes of these seeds: a violation stands beside commits that conflict."""
+    compared = 0
+    for seed in (9, 10, 17, 20, 23):
+        drawn = run_scene(play(SeedMoment.of(f"hudi-table/recognise:{seed}")), "hudi-table")
+        shown = [each for kind in ("arrows", "bars", "marks") for each in drawn[kind]]
+        proofs = {each["lane"] for each in shown if each.get("evidence")}
+        conflicts = [each for each in drawn["marks"] if each["kind"] == "conflict"]
+        compared += bool(proofs and conflicts)
+        assert not [each for each in conflicts if each["evidence"]], seed
+    assert compared
 
 
 def test_a_client_that_is_interrupted_as_an_answer_arrives_has_received_it() -> None:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +17,8 @@ from lockkit.lab.widgets.scene import text, whole
 HERE = Path(__file__).parent
 SCRIPTS = ("layout.js", "rows.js", "lanes.js")
 """What draws, in the order in which it is read: one module of them all."""
+COMMENTS = re.compile(r"^ *(?://.*|/\*\*(?:.|\n)*?\*/)\n", re.MULTILINE)
+"""Those that have lines of their own."""
 LOG_LINES_MAX = 300
 LOG_EVENTS_MAX = 10 * LOG_LINES_MAX
 """The most events of a long history that become sentences."""
@@ -125,8 +128,9 @@ def replayed(
 
 
 def drawing() -> str:
-    """The module that draws, whole: a notebook and a page have one script each."""
-    return "\n".join((HERE / each).read_text(encoding="utf-8") for each in SCRIPTS)
+    """The module that draws, without its comments: a notebook and a page have one script each."""
+    whole_text = "\n".join((HERE / each).read_text(encoding="utf-8") for each in SCRIPTS)
+    return COMMENTS.sub("", whole_text)
 
 
 def judged(verdict: Any) -> dict[str, str]:
