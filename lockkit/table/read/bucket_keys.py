@@ -26,6 +26,10 @@ FILES_MAX, KEYS_MAX = 8, 1_000
 """How many file groups, and how many keys of each, are compared."""
 ENOUGH = 20
 """So many keys fit another number of buckets by chance only once in a million times."""
+BYTES_MAX = 8 << 20
+COMPARED_MAX = 1_000
+_COMPARED: dict[tuple[str, int], None] = {}
+"""Tables, each with its number of buckets, whose stored keys fit."""
 Located = tuple[str, int, int]
 """A record key, its hash, and the bucket that it is in."""
 
@@ -46,11 +50,19 @@ def located(
 
 
 def refuse_other_number(snapshot: Snapshot, store: Store, clock: Clock) -> None:
-    """Raise if keys of base files, mostly of one, are not in the buckets that the number says."""
+    """Raise if keys of base files, mostly of one, are not in the buckets that the number says.
+
+    Each process compares a table once. No file of more than `BYTES_MAX` is read for it.
+    """
     config, seen = snapshot.config, 0
+    if (known := (store.url, config.buckets)) in _COMPARED:
+        return
     based = {group: without_logs(of) for group, of in sorted(snapshot.groups.items()) if of.path}
     for group in [*based][:FILES_MAX]:
-        alone = replace(snapshot, groups={group: based[group]})
+        of = based[group]
+        if any(each.size > BYTES_MAX for each in store.list(of.path)):
+            continue
+        alone = replace(snapshot, groups={group: of})
         for key, value, bucket in located(store, clock, alone, [group], config.record_keys):
             if value % config.buckets != bucket:
                 raise UnsupportedTable(
@@ -61,4 +73,7 @@ def refuse_other_number(snapshot: Snapshot, store: Store, clock: Clock) -> None:
                 )  # fmt: skip
             seen += 1
         if seen >= ENOUGH:
-            return
+            break
+    _COMPARED[known] = None
+    while len(_COMPARED) > COMPARED_MAX:
+        del _COMPARED[next(iter(_COMPARED))]
