@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from deaths import Died, Mortal
 from hudi_rs import read_by_hudi_rs
+from test_merge_on_read import made
 from test_merged_of_hudi import adopted, as_rows, shown
 
 from lockkit.cli.main import main
@@ -299,6 +300,21 @@ def test_a_log_file_of_a_dead_writer_of_hudis_is_taken_back(table: Table, marker
     assert live(table) == before | {"k04": 2} == dict(shown(read_by_hudi_rs(table.url)))
 
 
+def test_no_plan_has_the_log_file_of_a_dead_writer_that_began_the_file_group_too(
+    tmp_path: Path
+) -> None:
+    """That log file is deleted with its instant, and a plan that named it was never carried out."""
+    only = {"partition_by": None, "index": "BUCKET", "buckets": 1}
+    with made(f"file://{tmp_path}", version=6, mode="hudi", **only) as table:
+        dead = dies(table, "k03")
+        write(table, 1, "k04")
+        planned = table.compact(mode="schedule")
+        assert planned is not None and planned.logs == 1
+        roll_back(table, dead)
+        assert table.compact(mode="execute") is not None
+        assert live(table) == {"k04": 1} == dict(shown(read_by_hudi_rs(table.url)))
+
+
 def test_a_refused_write_takes_its_log_files_back_itself(table: Table) -> None:
     before, done = live(table), []
 
@@ -454,6 +470,21 @@ def test_a_clean_deletes_the_log_files_of_slices_that_it_deletes(table: Table) -
     with Table(table.url, options=options) as cleaner:
         cleaner.clean()
     assert live(table) == expected | {"k03": 4}
+
+
+def test_nothing_is_cleaned_or_planned_while_a_restore_is_pending(table: Table) -> None:
+    """It takes commits back one by one, and the slices before them are the newest again."""
+    write(table, 1, "k03")
+    table.compact()
+    write(table, 2, "k03")
+    for ending in ("requested", "inflight"):
+        (folder(table) / f".hoodie/20991231000000000.restore.{ending}").write_bytes(b"")
+    files = log_files(table)
+    with Table(table.url, options={"hoodie.clean.commits.retained": "1"}) as other:
+        for call in (other.clean, lambda: other.compact(mode="schedule"), other.compact):
+            with pytest.raises(TableError, match="is a pending restore"):
+                call()
+    assert log_files(table) == files
 
 
 def test_an_increment_has_the_rows_of_its_log_files(table: Table) -> None:

@@ -161,7 +161,7 @@ def _with_logs(
     it is later if it was completed after the base file's instant. A pending compaction needs no
     rule: log files written after it are also later than the current base file.
     """
-    logs: dict[FileGroup, list[str]] = defaultdict(list)
+    logs: dict[FileGroup, list[tuple[str, str]]] = defaultdict(list)
     own = found.table.config.names.layout == 2
     archived: dict[str, str] | None = None
     for group, instant, _version, _token, key in found.logs:
@@ -175,15 +175,36 @@ def _with_logs(
                 archived = {each.instant: each.completed or each.instant for each in history}
             at = found.now.completion.get(instant) or (archived or {}).get(instant, instant)
         if at >= base:
-            logs[group].append(key)
+            logs[group].append((instant, key))
     return {
         group: LogSlice(
             *group, groups[group].instant if group in groups else "",
             groups[group].path if group in groups else "",
-            tuple(keys), found.table.ordering, completed, found.table.config.names,
+            tuple(key for at, key in its if own or is_of_the_newest(found.now, at, start)),
+            found.table.ordering, completed, found.table.config.names,
         )
-        for group, keys in logs.items()
+        for group, its in logs.items()
+        for start in (_start(groups.get(group), its, completed),)
     }  # fmt: skip
+
+
+def _start(
+    base: Slice | None, logs: Iterable[tuple[str, str]], completed: VisibleInstants
+) -> str:
+    """The instant of a file group's newest slice in layout 1; "" where none is completed."""
+    return base.instant if base else max((at for at, _ in logs if at in completed), default="")
+
+
+def is_of_the_newest(now: Timeline, at: str, start: str) -> bool:
+    """Whether a log file of the slice `at` goes with the slice `start`, the newest one.
+
+    Beside its own there may be those of a compaction that was planned. Any other slice is that of a
+    writer that failed: it began the file group too.
+    """
+    return (
+        not start or at == start or now.pending.get(at) == "compaction"
+        or now.completed.get(at) == "commit"
+    )  # fmt: skip
 
 
 def _outline(found: Listed, instant: str) -> Procedure[CommitFiles]:

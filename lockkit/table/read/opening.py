@@ -158,7 +158,7 @@ def snapshot_at(opened: OpenedTable, point: SnapshotPoint) -> Procedure[Snapshot
     if opened.config.sliced:
         from lockkit.table.read.listed import list_for_writer
 
-        refuse_log_files(now, opened.config)
+        yield from refuse_log_files(now, opened.config)
         wanted = point.commits(now)
         found = yield from list_for_writer(opened.config, now, wanted, point.as_of)
         return _covering(found, now, wanted)

@@ -280,6 +280,12 @@ def slice_of(snapshot: Snapshot, planned: CompactionInput) -> Slice:
     return log_slice(snapshot.config, of, [(log, times[log]) for log in planned.logs])
 
 
+def beside_the_plan(of: LogSlice, planned: CompactionInput, instant: str) -> LogSlice:
+    """Version 6: the log files that go with the old base file, and that the plan lacks."""
+    more = [each for each in of.logs if each not in planned.logs and instant_of(each) < instant]
+    return replace(of, path="", logs=tuple(more))
+
+
 def merged(
     context: ServiceContext, plan: CompactionPlan, before: Snapshot, transaction: Transaction,
     heart: AttemptHeartbeat, task: TaskId = TaskId(),
@@ -349,10 +355,8 @@ class SliceMerge:
         of = self.snapshot.groups[planned.group]
         if not self.snapshot.config.sliced or not isinstance(of, LogSlice):
             return
-        more = tuple(each for each in of.logs if each not in planned.logs
-                     and instant_of(each) < self.transaction.instant)  # fmt: skip
         from lockkit.table.read.merging_logs import visible_blocks
-        later = replace(of, path="", logs=more)
+        later = beside_the_plan(of, planned, self.transaction.instant)
         with open_slice(later, self.context.store, self.context.clock) as source:
             if visible_blocks(source.logs, later):
                 raise never_carried_out(self.transaction.instant, self.snapshot.config)

@@ -24,7 +24,7 @@ from lockkit.table.format.compaction_plan import (
 from lockkit.table.format.plans import OURS
 from lockkit.table.format.properties import HUDI
 from lockkit.table.format.timeline import Timeline, load_timeline
-from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.commit import Committed, StateChange
 from lockkit.table.occ.committing import wait_out
 from lockkit.table.occ.conflict import refuse_unreadable
 from lockkit.table.occ.covered import CheckedHorizon
@@ -98,12 +98,17 @@ def compacted(context: ServiceContext, view: TableView) -> Compacted | None:
         return compact(context, view)
     planned = schedule(context, view)
     view, _saved = context.run(look_at(None, 0))
-    instant = planned.instant if planned else ""
-    for each, action in () if planned else sorted(view.now.pending.items()):
-        begun = each in view.now.inflight or action != COMPACTION
-        if not begun and context.run(read_heartbeat(each)).version is None:
-            instant = instant or each
+    instant = planned.instant if planned else context.run(not_begun(view))
     return execute(context, view, instant) if instant else None
+
+
+def not_begun(view: TableView) -> Procedure[str]:
+    """The oldest pending compaction that no process carries out; "" if there is none."""
+    for each, action in sorted(view.now.pending.items()):
+        if action == COMPACTION and each not in view.now.inflight:
+            if (yield from read_heartbeat(each)).version is None:
+                return each
+    return ""
 
 
 def _scheduled_under_lock(context: ServiceContext, view: TableView) -> Compacted | None:
@@ -118,13 +123,19 @@ def _scheduled_under_lock(context: ServiceContext, view: TableView) -> Compacted
         if plan is None:
             return None
         plan = replace(plan, params={})
-        refuse_unreadable(view.now, view.config, known=frozenset(view.now.completed))
-        held.believe()
-        body = format_compaction_plan(plan)
-        taken = context.run(take(after_its_inputs(view), action=COMPACTION, plan=body))
-        context.run(wait_out(taken.instant))
-    context.report(f"planned the compaction of {len(plan.slices)} file groups", taken.instant)
-    return _outcome(taken.instant, plan, pending=True)
+        instant = context.run(put_plan(view, plan, held))
+    context.report(f"planned the compaction of {len(plan.slices)} file groups", instant)
+    return _outcome(instant, plan, pending=True)
+
+
+def put_plan(view: TableView, plan: CompactionPlan, held: StateChange) -> Procedure[str]:
+    """Write a plan of what `view` showed under this very lock; its instant."""
+    refuse_unreadable(view.now, view.config, known=frozenset(view.now.completed))
+    held.believe()
+    body = format_compaction_plan(plan)
+    taken = yield from take(after_its_inputs(view), action=COMPACTION, plan=body)
+    yield from wait_out(taken.instant)
+    return taken.instant
 
 
 def _planned(context: ServiceContext, view: TableView, plan: CompactionPlan) -> str | None:
