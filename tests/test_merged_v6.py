@@ -18,16 +18,18 @@ from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import SiblingInterrupted, run
-from lockkit.table import CommitConflict, Table
-from lockkit.table.errors import TableBlocked
+from lockkit.table import CommitConflict, Table, writer
+from lockkit.table.errors import HeartbeatExpired, TableBlocked
 from lockkit.table.format.layout import LOG_FILE
 from lockkit.table.format.log_blocks import COMMAND, blocks
 from lockkit.table.format.timeline import V6, load_timeline
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.covered import load_rollback_plan
+from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.markers import MARKERS, mark
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.services.scheduled import PlanAttempt
+from lockkit.table.write import groups
 from lockkit.table.write.attempt import WriteAttempt
 
 pytestmark = pytest.mark.usefixtures("no_hudi_beside")
@@ -227,6 +229,31 @@ def resume(table: Table, rollback: str) -> None:
     assert plan is not None
     service = table._upkeep.service
     service.context.roll_back(service.inspect().known, plan.target, resume=rollback)
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_a_writer_that_slept_past_its_heartbeat_beside_a_marker_puts_no_file(
+    table: Table, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    """It is rolled back meanwhile; a file that comes later may count as committed one day."""
+    monkeypatch.setattr(writer, "PREFETCH_ROWS_MAX", 10 if small else 0)
+    before, files, slept = live(table), log_files(table), list[str]()
+
+    def sleeps(instant: str, *place: Any) -> Iterator[Any]:
+        yield from mark(instant, *place)
+        slept.append(instant)
+
+    def alive(_: Heartbeat) -> None:
+        if slept:
+            raise HeartbeatExpired(slept[0], "it slept")
+
+    monkeypatch.setattr(groups, "mark", sleeps)
+    monkeypatch.setattr(Heartbeat, "assert_alive", alive)
+    with Table(table.url) as other, pytest.raises(HeartbeatExpired):
+        other.upsert(as_rows(("k03", TS, 1)))
+    new = [each.kind for path in log_files(table) - files
+           for each in blocks(path.name, path.read_bytes())]  # fmt: skip
+    assert slept and new == [COMMAND] and live(table) == before
 
 
 def test_the_files_of_a_dead_writer_stay_and_a_command_takes_them_back(table: Table) -> None:

@@ -85,6 +85,7 @@ class TableWrite(ABC):
     """The table as this writer's last commit left it. The first attempt begins with it; another
     attempt reads the table again. Afterwards it is the table as this commit left it."""
     buffer: FileBuffer | None = None
+    alive: Callable[[], None] | None = None
     partitions: frozenset[str] = frozenset()
     """`delete_partition` without paths in `requested`: those of the rows, once `files` is done."""
 
@@ -209,8 +210,7 @@ class TableWrite(ABC):
     @contextmanager
     def guarded(self, heart: Heartbeat, instant: str, stands_on: int) -> Iterator[None]:
         """Around `files`: raises where rows are older than `stands_on` commits (`OldRows`), or
-        once other writers may treat this one as dead.
-        """
+        once other writers may treat this one as dead."""
         heart.assert_alive()
         try:
             yield
@@ -225,6 +225,7 @@ class TableWrite(ABC):
     ) -> Prepared | None:
         """One attempt's files and its commit's bytes; None if there is nothing to commit."""
         self.claim(transaction.instant, transaction.taken.attempt)
+        self.alive = heart.assert_alive
         before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
         if snapshot.config.merged:
             refuse_millis(snapshot.schema)
@@ -232,7 +233,7 @@ class TableWrite(ABC):
         if schema is not None and self.requested.operation == "delete":
             refuse_other_key(snapshot.config, schema, incoming)
         schema = schema or evolve(before, incoming)
-        config = transaction.target.config
+        config = transaction.config
         config = replace(config, log_format=self.requested.log_format or config.log_format)
         target = Target(transaction.instant, config, schema, self.requested.partial)
         with self.guarded(heart, transaction.instant, snapshot.covered.count):
@@ -241,6 +242,7 @@ class TableWrite(ABC):
         replaced = self._replaced(stats, snapshot)
         if not stats and not replaced and not self.requested.allow_empty:
             return None
+        heart.assert_alive()  # small files are not put before
         return self._prepare(transaction, stats, snapshot, target, replaced)
 
     def _replaced(self, stats: list[WriteStat], snapshot: Snapshot) -> frozenset[FileGroup]:
@@ -267,10 +269,9 @@ class TableWrite(ABC):
             refuse_another(self.requested, run(create_table(config), self.store, self.clock))
 
     def early_check(self, covered: CheckedHorizon) -> EarlyCheck | None:
-        requested = self.requested
-        if not requested.early:
-            return None
-        return EarlyCheck(covered, requested.rules, requested.strategy, requested.early_commits)
+        of = self.requested
+        check = EarlyCheck(covered, of.rules, of.strategy, of.early_commits)
+        return check if of.early else None
 
     def _prepare(
         self, transaction: Transaction, stats: list[WriteStat], snapshot: Snapshot,
@@ -293,8 +294,7 @@ class TableWrite(ABC):
 def state_after(snapshot: Snapshot, prepared: Prepared, committed: Committed) -> TableState:
     """A writer's view of the table after its commit, which began with `snapshot`."""
     began, covered = prepared.transaction, snapshot.covered
-    names, action = prepared.names, began.action
-    key = names.completed(prepared.instant, action, committed.completion)
+    key = prepared.names.completed(prepared.instant, began.action, committed.completion)
     mine = parse_commit(prepared.instant, key, prepared.body)
     after = replace(
         advance(snapshot, [mine]), covered=replace(covered, later=covered.later | {mine.instant})
@@ -357,7 +357,7 @@ class ArrowWrite(TableWrite):
         columns = named_columns(target.config, schema) if delete else own_columns(target, schema)
         rows = conform(self.rows, columns)
         early = self.early_check(covered)
-        work = WriteTask(self.data, target, TaskId(), self.clock, early, self.buffer)
+        work = WriteTask(self.data, target, TaskId(), self.clock, early, self.buffer, self.alive)
         found = self.sorted
         if found is None or (found.config, schema) != (target.config, rows.schema):
             found = RowsInMemory.of(target.config, rows, bucketed=self.merges(target.config))

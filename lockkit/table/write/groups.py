@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -151,6 +151,9 @@ class WriteTask:
     clock: Clock
     early: EarlyCheck | None = None
     buffer: FileBuffer | None = None
+    alive: Callable[[], None] | None = None
+    """Raises once other writers may take this one for dead: a file that comes after the rollback
+    may count as committed once older commits are archived."""
 
     def open(self, path: str) -> BinaryIO:
         """A base file, for the caller to close."""
@@ -195,10 +198,12 @@ class WriteTask:
             run(overtaken(names, mine, strategy=strategy), self.store, self.clock)
 
     def put(self, draft: Draft, stat: WriteStat) -> WriteStat:
-        """Put the finished file into the store. Raises `EarlyConflict`."""
+        """Put the finished file into the store. Raises `EarlyConflict`, and what `alive` raises."""
         self._look(draft)
         if self.buffer and self.buffer.defer(draft.out, stat):
             return stat
+        if self.alive is not None:
+            self.alive()
         put_data_file(self.store, stat.path, draft.out, stat.size_bytes, self.clock)
         return stat
 
