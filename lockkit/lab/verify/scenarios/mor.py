@@ -1,5 +1,6 @@
 """The scenario `mor`: a merge-on-read table, written with and without conflicts, and compacted.
 
+In three of ten worlds it is of version 6, beside which no fence stands (`verify.table.sliced`).
 Several writers append log files to the same file groups, some under optimistic control, some under
 non-blocking control. Compactions, cleans and rollbacks run in other processes. The judge knows the
 format's rule alone (`merged_judge`).
@@ -14,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from lockkit.lab.verify.mutants import Mutant, fence_of
-from lockkit.lab.verify.planting import Plants
+from lockkit.lab.verify.planting import Plants, answering
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_profile import CALM, FaultProfile
 from lockkit.lab.verify.sim.lease import LeaseRun
@@ -33,18 +34,25 @@ from lockkit.lab.verify.table.scenario import (
     STEPS,
     TableRun,
 )
+from lockkit.lab.verify.table.sliced import SlicedRun, SlicedService, SlicedWriter
 from lockkit.protocol.policy import Policy
 from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of, delete
+from lockkit.table.format.log_blocks import COMMAND, blocks
 from lockkit.table.format.properties import FENCED, HUDI, TableConfig
 from lockkit.table.format.property_keys import BUCKET_INDEX, MERGE_ON_READ
+from lockkit.table.occ import executions
 from lockkit.table.occ.creation import create_table
 from lockkit.table.read import log_order, log_slice
 from lockkit.table.read.key_index import KeyIndex
 from lockkit.table.read.log_slice import LogSlice
-from lockkit.table.services import compact
+from lockkit.table.services import compact, scheduled
+from lockkit.table.services.view import look_at
 
 NO_CONFLICT = "a non-blocking write conflicts with no other one and with no compaction"
 INTERRUPTS, PLANS_STALL = 0.3, 0.3
+SLICED = 0.3
+"""How many tables are of version 6, whose log files are named after their slice."""
 
 
 @dataclass(slots=True)
@@ -79,7 +87,9 @@ class MergedRun(TableRun):
             self.world.reached.add("non-blocking commit")
 
 
-def set_up(seed: str, steps: int, mutant: Mutant | None) -> MergedRun:
+def set_up(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
+    if random.Random(f"mor of version 6 {seed}").random() < SLICED:
+        return _set_up_sliced(seed, steps, mutant)
     dice = random.Random(f"mor {seed}")
     policy = Policy() if mutant is None else mutant.of(Policy())
     profile = PROFILES[dice.choice(SOUND)]
@@ -110,6 +120,46 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> MergedRun:
     return run
 
 
+def _set_up_sliced(seed: str, steps: int, mutant: Mutant | None) -> SlicedRun:
+    """A table of version 6. Nobody is stopped under the lock: it has no fence to tell."""
+    dice = random.Random(f"mor sliced {seed}")
+    policy = Policy() if mutant is None else mutant.of(Policy())
+    world = SimWorld(seed, steps, PROFILES[dice.choice(SOUND)], CALM, uniform=True)
+    world.schedule = SCHEDULES[dice.choice(PROMPT)](world)
+    world.paged = dice.random() < 0.3
+    partitioned = dice.random() < 0.4
+    config = TableConfig(
+        name="t", record_key="id", version=6, buckets=2, mode=HUDI, table_type=MERGE_ON_READ,
+        index=BUCKET_INDEX, partition_by="region" if partitioned else None,
+        precombine="ts" if dice.random() < 0.5 else None,
+    )  # fmt: skip
+    run = SlicedRun(
+        world, LeaseRun(world, policy, fence_of(mutant)), config, True, dice.choice((2, 5, 16)),
+        ("region=EU", "region=US") if partitioned else ("",), False,
+    )  # fmt: skip
+    run.sleeps, run.kills = dice.choice((0.0, 0.05, 0.2)), dice.choice((0.0, 0.01, 0.05))
+    run.interrupts = INTERRUPTS if dice.random() < 0.4 else 0.0
+    run.bases_first, run.writers_first = dice.random() < 0.3, dice.random() < 0.3
+    world.run(create_table(config))
+    run.watch()
+    lives = [("W", partial(_sliced_writer, run)) for _ in range(2 + int(dice.random() * 3))]
+    lives += [("S", partial(run.of, SlicedService))] * (2 + int(dice.random() * 2))
+    for number, (letter, live) in enumerate(lives, 1):
+        run.process(
+            f"{letter}{number}", live, rate=1 + around(dice, RATE_OFF),
+            offset_ms=int(around(dice, CLOCK_OFF_MS)), steps_ms=CLOCK_OFF_MS,
+        )  # fmt: skip
+    run.world.spawn(run.world.node("R"), read_merged(run))
+    return run
+
+
+def _sliced_writer(run: SlicedRun, node: Node) -> Procedure[None]:
+    writer = SlicedWriter(run, SimHost(run, run.leases.join(node)))
+    writer.replaces = False
+    writer.bases_first, writer.writers_first = run.bases_first, run.writers_first
+    return writer.live()
+
+
 def _populate(run: MergedRun, dice: random.Random) -> None:
     lives = [("W", partial(_writer, run, dice.random() < 0.7))
              for _ in range(2 + int(dice.random() * 3))]  # fmt: skip
@@ -136,7 +186,7 @@ SCENARIO = SimScenario(
     "mor", "a merge-on-read table: overlapping writers, compactions, cleans and rollbacks", STEPS,
     set_up,
     ("refused commit", "non-blocking commit", "overwritten", "compaction", "clean", "rollback",
-     "roll-forward", "merged read", "stall", "restart", "interrupt"),
+     "roll-forward", "merged read", "stall", "restart", "interrupt", "killed", "slept"),
 )  # fmt: skip
 
 
@@ -155,8 +205,9 @@ class Everything:
 
 RIGHT_SLICE, RIGHT_SLICE_OF = log_slice.log_slice, compact.slice_of
 RIGHT_STANDING, RIGHT_REPLACES = log_order.standing, log_order.replaces
-_L, _C = "lockkit.table.read.log_slice", "lockkit.table.services.compact"
+_L = "lockkit.table.read.log_slice"
 _R, _O, _M = "lockkit.table.read.log_order", "lockkit.table.occ", "lockkit.lab.verify.table.merged"
+_S = "lockkit.lab.verify.table.sliced"
 
 
 def by_completion(config: Any, base: Any, logs: Any) -> Any:
@@ -176,7 +227,8 @@ def by_instant(config: Any, standing: Any, commit: Any, stat: Any) -> Any:
     return RIGHT_SLICE_AFTER(config, standing, earlier, stat)
 
 
-RIGHT_SLICE_AFTER = log_slice.slice_after
+RIGHT_SLICE_AFTER, RIGHT_NEXT = log_slice.slice_after, log_slice.next_log
+RIGHT_PUT_BACK, RIGHT_LEFT = executions.put_back, scheduled.put_back
 
 
 def rows_win(index: KeyIndex, kinds: Any, order: Any) -> Any:
@@ -231,6 +283,56 @@ def stands_anyway(plan: Any, snapshot: Any, _instant: str) -> bool:
     )
 
 
+def of_the_old_slice(of: Any, instant: str) -> tuple[str, int]:
+    """A log file is named after its base file, though a compaction of it is planned."""
+    return RIGHT_NEXT(replace(of, next_base="") if isinstance(of, LogSlice) else of, instant)
+
+
+def of_its_own_slice(_of: Any, instant: str) -> tuple[str, int]:
+    """A log file is named after its own instant, as in version 9."""
+    return instant, 1
+
+
+def the_first_version(of: Any, instant: str) -> tuple[str, int]:
+    return RIGHT_NEXT(of, instant)[0], 1
+
+
+def looked_before_the_lock(host: Any, way: Any) -> Procedure[str]:
+    """Plan what was seen before the lock was held."""
+    view, _ = yield from look_at(None, 0)
+    instant: str = yield from host.hold(lambda _host, held: way(view, held))
+    return instant
+
+
+def every_execution(taken: Any) -> Procedure[None]:
+    """An execution that gives up deletes what others wrote for the plan, too."""
+    yield from executions.delete_executions(taken.instant)
+    yield from RIGHT_LEFT(taken)
+
+
+def every_block(logs: Any, _of: Any) -> Any:
+    """Read the blocks of all instants."""
+    return [each for name, body in logs.items() for each in blocks(name, body)
+            if each.kind != COMMAND]  # fmt: skip
+
+
+def plan_and_all(target: str, names: Any) -> Procedure[tuple[str, ...]]:
+    """Take the plan away with what was written for it."""
+    files: tuple[str, ...] = yield from RIGHT_PUT_BACK(target, names)
+    yield from delete(names.requested(target, "compaction"))
+    return files
+
+
+def all_deleted(_target: str, paths: Any, _sliced: bool) -> Procedure[None]:
+    """Delete a dead writer's log files, as in version 9."""
+    yield from all_of(delete(path) for path in paths)
+
+
+def every_slice(_now: Any, _at: str, _start: str) -> bool:
+    """A file group has the log files of all writers that began it."""
+    return True
+
+
 def no_conflict(*_: Any, **__: Any) -> None:
     return None
 
@@ -256,5 +358,27 @@ _SAYS: dict[str, tuple[str, Plants]] = {
                    {f"{_O}.commit:find_conflict": no_conflict}),
     "overslept": ("a compaction, or a write, commits after it was rolled back",
                   {f"{_O}.commit:judge": no_conflict}),
+    "old slice": ("version 6: a log file behind a planned compaction is named after the old slice",
+                  {f"{_S}:next_log": of_the_old_slice}),
+    "own slice": ("version 6: a log file is named after its own instant",
+                  {f"{_S}:next_log": of_its_own_slice}),
+    "one version": ("version 6: two log files of a slice have one version",
+                    {f"{_S}:next_log": the_first_version}),
+    "no command": ("version 6: a rollback leaves a log file without a command behind it",
+                   {f"{_O}.log_rollback:_command": answering(None)}),
+    "log deleted": ("version 6: a rollback deletes a log file that a plan names",
+                    {f"{_O}.rollback:take_files_back": all_deleted}),
+    "plan withdrawn": ("version 6: the rollback of a dead compaction takes its plan away",
+                       {f"{_O}.rollback:put_back": plan_and_all}),
+    "planned apart": ("version 6: a plan is made of what was seen before the lock was held",
+                      {f"{_S}:under_lock": looked_before_the_lock}),
+    "began too": ("version 6: a file group has the log file of a dead writer that began it, too",
+                  {"lockkit.table.read.listed:is_of_the_newest": every_slice}),
+    "before the plan": ("version 6: a writer commits though a compaction was planned meanwhile",
+                        {f"{_O}.conflict:planned_after_us": no_conflict}),
+    "others' files": ("version 6: an execution that gives up deletes another one's base files",
+                      {"lockkit.table.services.scheduled:put_back": every_execution}),
+    "every block": ("version 6: the blocks of instants that are not completed are merged",
+                    {"lockkit.table.read.merging_logs:visible_blocks": every_block}),
 }  # fmt: skip
 MUTANTS = {name: Mutant(name, says, plants) for name, (says, plants) in _SAYS.items()}

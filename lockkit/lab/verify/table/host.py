@@ -151,7 +151,7 @@ class SimHost:
             if first is not None:
                 yield from self.run(first(StateChange(EpochGuard(0))))
             way = self._decide_together(prepared, strategy)
-        elif not self.table.locked:
+        elif self.table.at_rest or not self.table.locked:
             way = self._publish_alone(prepared, strategy, first)
         else:
             way = self._publish_locked(prepared, strategy, first)

@@ -235,7 +235,7 @@ class AttemptLedger:
         """Compare what the second reader sees with what the commits should have done."""
         seen = self.view()
         self.files = seen.files
-        _compare(self.tables[-1], seen.rows, why)
+        compare(self.tables[-1], seen.rows, why)
 
     # --- a writer's answers ----------------------------------------------------------------------
 
@@ -369,7 +369,7 @@ class AttemptLedger:
                     )
 
 
-def _compare(expected: Table, rows: Iterable[TableRow], why: str) -> None:
+def compare(expected: Table, rows: Iterable[TableRow], why: str) -> None:
     found = _as_table(rows, why)
     for place in sorted({*expected, *found}):
         if expected.get(place) != found.get(place):

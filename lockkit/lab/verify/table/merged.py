@@ -5,6 +5,7 @@ They run lockkit's own attempts, plans, checks, slices and merges; only the file
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from lockkit.lab.verify.table.rows import (
     json_file,
     of_each,
     put_files,
+    read_file,
     read_json,
 )
 from lockkit.lab.verify.table.services import RETAINED, ROUNDS_MAX, SimService
@@ -30,6 +32,7 @@ from lockkit.runtime.proven import all_of
 from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.compaction_plan import CompactionPlan, format_compaction_plan
 from lockkit.table.format.layout import COMPACT, NO_COMMIT, FileGroup, TaskId, file_name
+from lockkit.table.format.log_blocks import Block
 from lockkit.table.format.log_writing import log_name
 from lockkit.table.occ.nonblocking import NONBLOCKING
 from lockkit.table.occ.prepared import Prepared, prepare
@@ -53,6 +56,7 @@ BLOCKING = ("upsert",) * 6 + ("delete",) * 2 + ("overwrite", "overwrite all")
 APPENDING = ("upsert",) * 3 + ("delete",)
 VALUES = 12
 Entry = tuple[str, str | None, int]
+LoggedEntry = tuple[str, str | None, int, str]
 MergedRows = dict[str, tuple[str, int, str]]
 """By key: token, value and commit time."""
 
@@ -120,9 +124,14 @@ class MergedWriter(SimWriter):
             return [merged_base(transaction.instant, group, dict.fromkeys(of, row), NO_COMMIT)
                     for group, of in by_group.items()], replaced  # fmt: skip
         return [
-            log_file(transaction.instant, group, [(key, token, mine.value) for key in of],
-                     snapshot.groups.get(group)) for group, of in by_group.items()
+            self._file(transaction.instant, group, [(key, token, mine.value) for key in of],
+                       snapshot.groups.get(group)) for group, of in by_group.items()
         ], replaced  # fmt: skip
+
+    def _file(
+        self, instant: str, group: FileGroup, rows: Sequence[Entry], base: Slice | None
+    ) -> BaseFile:
+        return log_file(instant, group, rows, base)
 
 
 # --- merging --------------------------------------------------------------------------------------
@@ -133,17 +142,36 @@ def merged_rows(slices: Iterable[Slice]) -> Procedure[list[tuple[Slice, MergedRo
     return (yield from of_each(slices, _merge))
 
 
+def _entries(of: LogSlice) -> Procedure[list[LoggedEntry]]:
+    """What the log files say of each key, with its commit time, in the order of the blocks."""
+    if of.names.layout == 1:
+        return [
+            (key, token, value, block.instant)
+            for block in (yield from logged_blocks(of)) for key, token, value in
+            json.loads(bytes(block.content))
+        ]  # fmt: skip
+    bodies = yield from all_of(read_json(path) for path in of.logs)
+    return [
+        (key, token, value, path.rpartition("_")[0].rpartition("_")[2].partition(".")[0])
+        for path, held in zip(of.logs, bodies, strict=True) for key, token, value in held
+    ]  # fmt: skip
+
+
+def logged_blocks(of: LogSlice) -> Procedure[list[Block]]:
+    """Version 6: the blocks that a reader takes from the log files."""
+    from lockkit.table.read.merging_logs import visible_blocks  # it loads Arrow
+
+    bodies = yield from all_of(read_file(path) for path in of.logs)
+    logs = {path: memoryview(body) for path, body in zip(of.logs, bodies, strict=True)}
+    return visible_blocks(logs, of)
+
+
 def _merge(of: Slice) -> Procedure[MergedRows]:
     import pyarrow as pa
 
-    logs = of.logs if isinstance(of, LogSlice) else ()
-    bodies = yield from all_of(read_json(path) for path in (of.path, *logs) if path)
-    base = bodies.pop(0) if of.path else []
+    base = (yield from read_json(of.path)) if of.path else []
     rows: MergedRows = {key: (token, value, at) for key, token, value, at in base}
-    entries = [
-        (key, token, value, path.rpartition("_")[0].rpartition("_")[2].partition(".")[0])
-        for path, held in zip(logs, bodies, strict=True) for key, token, value in held
-    ]  # fmt: skip
+    entries = (yield from _entries(of)) if isinstance(of, LogSlice) else []
     if not entries:
         return rows
     keys, tokens, values, _ = zip(*entries, strict=True)

@@ -55,6 +55,11 @@ class MergedAttempt(TrackedAttempt):
     value: int = 0
     """The precombine value of everything that it writes."""
 
+    def changes(self) -> list[tuple[Place, str | None]]:
+        """The place of each row, with its token, or None where it is deleted."""
+        return [*((place, self.token) for place in self.writes),
+                *((place, None) for place in self.removes)]  # fmt: skip
+
 
 def log_name(key: str) -> LogFile | None:
     match = None if key.startswith(".hoodie/") else _LOG.fullmatch(key)
@@ -98,11 +103,7 @@ class MergedLedger(AttemptLedger):
         elif attempt.kind.startswith("overwrite"):
             self._overwritten(attempt, commit.instant)
         elif isinstance(attempt, MergedAttempt):
-            changed: list[tuple[Place, str | None]] = [
-                *((place, attempt.token) for place in attempt.writes),
-                *((place, None) for place in attempt.removes),
-            ]
-            for (partition, key), token in changed:
+            for (partition, key), token in attempt.changes():
                 self.logs.setdefault((partition, self._bucket(key)), []).append(
                     LogWrite(commit.instant, commit.completion, key, token, attempt.value)
                 )

@@ -82,8 +82,13 @@ def _rows(of: Slice, body: bytes | None = None) -> Procedure[list[TableRow]]:
 
 def read_json(path: str) -> Procedure[Any]:
     """The rows of one file. Raises `SnapshotFileGone`."""
+    return json.loads((yield from read_file(path)))
+
+
+def read_file(path: str) -> Procedure[bytes]:
+    """Raises `SnapshotFileGone`."""
     match (yield from read(path)):
         case Found(body, _):
-            return json.loads(body)
+            return body
         case _missing:
             raise SnapshotFileGone(f"{path} is gone: it was cleaned, or rolled back; begin again")

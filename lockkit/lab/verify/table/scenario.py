@@ -56,7 +56,7 @@ from lockkit.table.occ.fence import FENCE_KEY, parse_fence
 from lockkit.table.occ.group.decision import GROUP_WINDOW_MAX
 from lockkit.table.occ.group.publish import new_client, publish_together, see_published
 from lockkit.table.occ.liveness import HEARTBEATS, heartbeat_of
-from lockkit.table.occ.prepared import prepare
+from lockkit.table.occ.prepared import begin_files, is_begun, prepare
 from lockkit.table.occ.transaction import begin
 from lockkit.table.services.view import look_at
 
@@ -268,11 +268,11 @@ class TableRun(SeedRun):
         """Roll back what is still pending, then make an empty commit."""
         self.at_rest = True
         last = Node("last", VirtualClock(time=self.world.time))
-        service = SimService(self, SimHost(self, self.leases.join(last)))
-        view, _ = yield from look_at(None, 0)
-        yield from service.take_back(view, "EAGER")
+        yield from self.tidied(SimHost(self, self.leases.join(last)))
         attempt = self.ledger.tries(TrackedAttempt("last", "last", "empty"))
         began = yield from begin(action=self.config.action)
+        if is_begun(began.taken):
+            yield from begin_files(began.taken)
         prepared = yield from prepare(began, [], schema=SCHEMA, extra={"token": attempt.token})
         if self.config.commit == GROUP:
             client = new_client(self.config.names)
@@ -281,6 +281,11 @@ class TableRun(SeedRun):
         else:
             yield from commit_alone(prepared)
         self.ledger.acknowledged(attempt)
+
+    def tidied(self, host: SimHost) -> Procedure[None]:
+        """Roll back what is still pending, once every process has ended."""
+        view, _ = yield from look_at(None, 0)
+        yield from SimService(self, host).take_back(view, "EAGER")
 
 
 def _set_up(
