@@ -13,9 +13,9 @@ import re
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -41,8 +41,12 @@ BRIEF, PATIENT = "2", "600"
 """Seconds of a victim's lease, and between its heartbeats: brief, so that the others soon see that
 it is dead; and so long that nothing is renewed while its writes are counted.
 """
+NOT_AGAIN = re.compile(r"[0-9a-f-]{30,}|\d{17}|\d+-\d{8}-\d+|\d-\d-\d{10}")
+"""What is another one in the name of the same file of the next table."""
 TRIES_S = BRIEF, "8", "32"
 NAMES = count()
+GONE = -1
+"""The last value of a row that stands for its deletion."""
 MINE = [("a", "EU", 2, 2), ("b", "US", 2, 2)]
 
 
@@ -53,13 +57,13 @@ def opened(url: str, endpoint: str, options: Any = OPTIONS, **how: Any) -> Table
 # --- who is killed --------------------------------------------------------------------------------
 
 
-def mortal(url: str, endpoint: str, renewed_s: str) -> Table:
+def mortal(url: str, endpoint: str, renewed_s: str, options: Any = OPTIONS) -> Table:
     beats = {
         "hoodie.client.heartbeat.interval_in_ms": f"{renewed_s}000",
         "hoodie.client.heartbeat.tolerable.misses": "2",
     }  # fmt: skip
     lease = {"ttl_s": float(renewed_s)}
-    return Table(url, endpoint=endpoint, options=OPTIONS | beats, lock=lease)
+    return Table(url, endpoint=endpoint, options=options | beats, lock=lease)
 
 
 def upsert(*place: str) -> None:
@@ -92,7 +96,7 @@ class Between:
 
     def _live(self) -> None:
         try:
-            with opened(*self._world.place, emit=self._heard) as table:
+            with self._world.opened(emit=self._heard) as table:
                 assert table.upsert(rows(*self._listed)) is not None
         except Exception:  # noqa: BLE001 - shown by the thread that waits
             self.error = traceback.format_exc()
@@ -126,10 +130,14 @@ class World:
     server: Emulator
     url: str
     acknowledged: dict[str, Row]
+    options: Mapping[str, str] = field(default_factory=lambda: OPTIONS)
 
     @property
     def place(self) -> tuple[str, str]:
         return self.url, self.server.s3
+
+    def opened(self, **how: Any) -> Table:
+        return opened(*self.place, self.options, **how)
 
     def acknowledge(self, *listed: Row) -> None:
         for each in listed:
@@ -137,18 +145,21 @@ class World:
                 self.acknowledged[each[0]] = each
 
     def write(self, *listed: Row) -> None:
-        with opened(*self.place) as other:
+        with self.opened() as other:
             assert other.upsert(rows(*listed)) is not None
         self.acknowledge(*listed)
 
     def judge(self, dead: list[Row]) -> bool:
         """Whether the rows of the dead are there: all of them, or none."""
-        with opened(*self.place) as other:
+        with self.opened() as other:
             found = shown(other.read())
         assert found == shown(read_by_hudi_rs(self.url, self.server.s3))
         both = replace(self, acknowledged=dict(self.acknowledged))
         both.acknowledge(*dead)
-        mine, all_ = (sorted(each.acknowledged.values()) for each in (self, both))
+        mine, all_ = (
+            sorted(row for row in each.acknowledged.values() if row[3] != GONE)
+            for each in (self, both)
+        )
         assert found in (mine, all_), found
         return found == all_ != mine
 
@@ -198,6 +209,10 @@ class Deed:
     dead: tuple[Row, ...]
     first: str
     """A write that is certainly among the victim's."""
+    beside: tuple[Row, ...] = (("a", "EU", 3, 3), ("d", "US", 1, 1))
+    """What the other writer writes."""
+    after: Callable[[World, Between, list[Row]], bool] | None = None
+    """What the living do, and whether the rows of the dead are there then."""
 
 
 UPSERT = Deed(upsert, new_world, tuple(MINE), "PUT T.deltacommit.requested")
@@ -210,7 +225,7 @@ def table_for(server: Emulator, deed: Deed) -> Iterator[tuple[World, Between]]:
     world = deed.new(server)
     if deed is COMPACTION:
         world.write(("a", "EU", 2, 5))
-    with Between(world, ("a", "EU", 3, 3), ("d", "US", 1, 1)) as slow:
+    with Between(world, *deed.beside) as slow:
         yield world, slow
 
 
@@ -229,9 +244,9 @@ def points_of(server: Emulator, nursery: Nursery, deed: Deed) -> list[Point]:
             key = each["key"].removeprefix(folder)
             if key == TABLE_KEY:  # how a new process tests write conditions: no part of its work
                 continue
-            glob = re.sub(r"[0-9a-f-]{30,}|\d{17}", "*", key)
+            glob = NOT_AGAIN.sub("*", key)
             nth = 1 + sum((each["method"], glob) == (of.operation, of.key) for of in found)
-            label = re.sub(r"\d{17}", "T", key.removeprefix(".hoodie/").removeprefix("timeline/"))
+            label = NOT_AGAIN.sub("T", key.removeprefix(".hoodie/").removeprefix("timeline/"))
             found.append(Point(each["method"], glob, nth, f"{each['method'].upper()} {label}"))
     return found
 
@@ -245,7 +260,7 @@ def kill(server: Emulator, nursery: Nursery, deed: Deed, point: Point, when: str
     for renewed_s in TRIES_S:
         with table_for(server, deed) as (world, slow):
             if strikes(nursery, deed, world, point, when, renewed_s):
-                return shown_after(world, slow, list(deed.dead))
+                return (deed.after or shown_after)(world, slow, list(deed.dead))
     raise AssertionError(f"{len(TRIES_S)} victims ended without {point}")
 
 

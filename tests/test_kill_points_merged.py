@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import kill_points_sliced as version_6
 import pytest
 from kill_points import Nursery
 from kill_points_merged import ARCHIVER, BOTH, COMPACTION, UPSERT, Deed, kill, points_of
-from kill_points_merged import __file__ as VICTIMS
 
 from lockkit.lab.server import Emulator
 
@@ -15,12 +15,16 @@ pytestmark = [pytest.mark.xdist_group("kill points"), pytest.mark.timeout(1200)]
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("deed", [
     UPSERT, pytest.param(COMPACTION, marks=pytest.mark.soak),
-    pytest.param(ARCHIVER, marks=pytest.mark.soak),
-], ids=lambda each: each.victim.__name__ if isinstance(each, Deed) else "")  # fmt: skip
+    pytest.param(ARCHIVER, marks=pytest.mark.soak), version_6.UPSERT,
+    *(pytest.param(each, marks=pytest.mark.soak) for each in (
+        version_6.DELETE, version_6.COMPACTION, version_6.CLEAN, version_6.ROLLBACK,
+    )),
+], ids=lambda each: f"{each.victim.__module__} {each.victim.__name__}"
+        if isinstance(each, Deed) else "")  # fmt: skip
 def test_a_process_killed_at_any_write_costs_others_no_row_by_hudi_rs(
     deed: Deed, every: int
 ) -> None:
-    with Emulator() as server, Nursery(VICTIMS) as nursery:
+    with Emulator() as server, Nursery(deed.victim.__code__.co_filename) as nursery:
         points = points_of(server, nursery, deed)
         assert deed.first in [each.label for each in points], points
         each_way = [(point, when) for point in points for when in BOTH]
