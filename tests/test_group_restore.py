@@ -51,6 +51,31 @@ def test_an_overwrite_after_a_restore_meets_none_of_the_commits_that_were_taken_
     assert values(url) == judged(url) == {"c": 0}
 
 
+def test_the_history_and_a_savepoint_have_what_was_acknowledged_and_is_not_published(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_publish, "_publish_later", lambda _: None)
+    with Table(url) as table, Table(url) as reader:
+        for number, newest in enumerate((
+            lambda: reader.history()[0].instant, lambda: reader.savepoint().instant,
+        )):  # fmt: skip
+            committed = table.append(rows(f"{number}"))
+            assert newest() == committed.instant
+
+
+def test_an_upsert_after_a_restore_does_not_meet_an_overwrite_that_was_taken_back(url: str) -> None:
+    with Table(url) as table, Table(url) as other:
+        instant = saved(table)
+        table.overwrite(rows("c"))
+        published(table)
+        table.restore(instant)
+        with Table(url) as new:
+            new.upsert(rows("a", v=2))
+        other.upsert(rows("b", v=2))
+        table.delete(rows("b"))
+    assert values(url) == judged(url) == {"a": 2}
+
+
 def test_a_restored_table_goes_on_with_group_commit(url: str) -> None:
     with Table(url) as table, Table(url) as other:
         other.append(rows("other"))

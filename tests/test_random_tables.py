@@ -51,6 +51,8 @@ AT_ONCE = {
     "lockkit.table.occ.committing.HUDI_SKEW_MS": 0,
 }
 """No age keeps commits from the archive, and nobody waits for Hudi's clocks."""
+AGAIN = 3
+"""A write of a living handle that conflicts is tried so often again."""
 Model = dict[str, int]
 
 
@@ -267,6 +269,11 @@ class RandomHistory:
         which = self.dice.randrange(2)
         table = self.tables[which]
         done = self.attempt(f"{number} {name} by {which}", lambda: way(table))
+        for _ in range(AGAIN):
+            if done is None and len(self.models) == 1 and "CommitConflict" in self.log[-1]:
+                done = self.attempt("- again", lambda: way(table))
+        if done is None and len(self.models) == 1 and "CommitConflict" in self.log[-1]:
+            raise Wrong(f"nobody else writes, and it conflicts again and again: {self.log[-1]}")
         if done is not None:
             self.after(name, done[0], then)
         self.check(f"{number} {name}")

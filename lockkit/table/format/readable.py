@@ -18,6 +18,8 @@ from lockkit.table.format.property_keys import (
     BY_EVENT,
     DROP_COLUMNS,
     EVENT_PAYLOAD,
+    FENCE_FORMAT,
+    GROUPED,
     LATEST_PAYLOAD,
     MERGE_MODE,
     MERGE_ON_READ,
@@ -53,6 +55,8 @@ class ReadableTable:
     """The time zone of its instants: UTC or LOCAL."""
     created_with: str
     """The schema that the table was made with; "" if it is not recorded."""
+    grouped: bool
+    """Whether its writers decide together: then what is committed may not be published yet."""
 
 
 def load_readable() -> Procedure[ReadableTable]:
@@ -92,6 +96,7 @@ def readable(keys: Mapping[str, str]) -> ReadableTable:
         keys.get(META_FIELDS, "true").lower() == "true",
         keys.get(TIMEZONE, "").upper() or "LOCAL",
         keys.get("hoodie.table.create.schema", ""),
+        keys.get(FENCE_FORMAT) in GROUPED,
     )
 
 

@@ -43,7 +43,7 @@ from lockkit.table.occ.covered import CheckedHorizon, has_archived
 from lockkit.table.occ.failed import service_plans
 from lockkit.table.read.incremental import Increment
 from lockkit.table.read.log_slice import LogSlice, VisibleInstants
-from lockkit.table.read.opening import known_instant
+from lockkit.table.read.opening import known_instant, load_commits
 from lockkit.table.read.predicate import SNAPSHOT
 from lockkit.table.read.snapshot import Snapshot, refuse_renamed
 from lockkit.table.read.table_files import COMMITS, Listed, cleans, list_files, load_listed
@@ -353,7 +353,7 @@ def _archived_after(found: Listed, start: str, until: str, *, all_of: bool) -> P
 def list_history() -> Procedure[tuple[Timeline, list[ArchivedInstant]]]:
     """The timeline, and the instants that were archived from it."""
     table = yield from load_readable()
-    now = yield from load_timeline(table.config.names)
+    now = yield from load_commits(table.config.names, table.grouped)
     warn_local(table)
     archived = yield from load_archived(table.config)
     return now, [each for each in archived if each.instant not in now.completed]

@@ -15,7 +15,7 @@ from lockkit.runtime import Parallel, Procedure
 from lockkit.runtime.proven import all_of
 from lockkit.table.errors import RefusedOption, UnsupportedTable
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, load_config
-from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
+from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, load_timeline
 from lockkit.table.occ.covered import (
     CheckedHorizon,
     has_archived,
@@ -144,12 +144,19 @@ def open_table(
     if since is None or since.config != config:
         since = nothing(config)
     after = point.lowest(since.covered)
-    if config.commit == GROUP:
-        from lockkit.table.occ.group.tail import load_decided
-        now = yield from load_decided(config.names, after=after)
-    else:
-        now = yield from load_timeline(config.names, after=after)
+    now = yield from load_commits(config.names, config.commit == GROUP, after)
     return OpenedTable(config, version, since, now, after)
+
+
+def load_commits(
+    names: TimelineNames, grouped: bool, after: str = ""
+) -> Procedure[Timeline]:  # fmt: skip
+    """The timeline with all that was acknowledged when this began; with group commit it waits."""
+    if grouped:
+        from lockkit.table.occ.group.tail import load_decided
+
+        return (yield from load_decided(names, after=after))
+    return (yield from load_timeline(names, after=after))
 
 
 def snapshot_at(opened: OpenedTable, point: SnapshotPoint) -> Procedure[Snapshot]:

@@ -16,7 +16,7 @@ from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.plans import parse_clean_plan
-from lockkit.table.format.properties import FENCED, TableConfig, recheck_config
+from lockkit.table.format.properties import FENCED, GROUP, TableConfig, recheck_config
 from lockkit.table.format.savepoint_files import format_savepoint, parse_savepoint
 from lockkit.table.format.timeline import (
     Timeline,
@@ -30,7 +30,7 @@ from lockkit.table.occ.covered import pending_commits
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read.listed import list_snapshot
 from lockkit.table.read.log_slice import LogSlice
-from lockkit.table.read.opening import load_snapshot
+from lockkit.table.read.opening import load_commits, load_snapshot
 
 BY = "lockkit"
 
@@ -55,7 +55,7 @@ def save(
     refuse_no_text(instant=instant, user=user, comment=comment)
     config = yield from recheck_config(known.config, known.config_version)
     names = config.names
-    now = yield from load_timeline(names)
+    now = yield from load_commits(names, config.commit == GROUP)
     if not now.commits:
         raise TableBlocked("the table", "has no completed commit to save", "write to it first")
     instant = instant or max(now.commits)

@@ -258,9 +258,11 @@ def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> 
     for instant in sorted(view.completed() - view.decided.keys() - write.seen):
         if instant <= write.horizon:
             continue
-        own = [each for each in view.keys if instant_in(each) == instant]
+        done = [each.removesuffix(COMMIT) for each in view.keys
+                if instant_in(each) == instant and each.endswith(f".{COMMIT}")]  # fmt: skip
+        own = [each + action for each in done for action in (COMMIT, OVERWRITE)]  # `plain_keys`
         keys = [client.names.inflight(instant, each) for each in (COMMIT, OVERWRITE, CLUSTERING)]
-        for key in [each for each in own if each.endswith(".commit")] + keys:
+        for key in own + keys:
             if isinstance(found := (yield from read(key)), Found):
                 break
         else:
