@@ -414,7 +414,7 @@ def test_an_unknown_request_is_reported_and_can_be_repeated(
             queue.push("first")
             proxy.inject(Fault("drop", operation="put", key=KEY))
             proxy.inject(Fault("status", code=503, operation="get", key=KEY, nth=2, next=7))
-            with pytest.raises(QueueUnknown, match="may be done, or may yet be") as recorded:
+            with pytest.raises(QueueUnknown, match="may be done, now or later") as recorded:
                 queue.push("second", id="second")
             assert recorded.value.operation == Push("second", "second", since=1)
             assert queue.submit(recorded.value.operation) == Done()

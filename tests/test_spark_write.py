@@ -491,7 +491,7 @@ def test_a_write_that_contradicts_the_tables_configuration_is_refused(
     spark: Any, here: Any
 ) -> None:
     rows = frame(spark, ("a", "EU", 1, 1))
-    with pytest.raises(TableError, match="without a record_key none can be made"):
+    with pytest.raises(TableError, match="a new table needs a record_key"):
         write(rows, **here)
     write(rows, table_name="mine", **KEYS, **here)
     for wrong in ({"record_key": "at"}, {"partition_path": "id"}, {"buckets": 9},

@@ -160,7 +160,7 @@ def test_a_clustering_planned_by_hudi_is_executed_only_by_hudi(
     assert set(timeline(store).pending) == {HUDIS}
     capsys.readouterr()
     assert table(server, "show", url) == 0
-    assert "for its maker to carry out" in capsys.readouterr().out
+    assert "the process that planned it carries it out" in capsys.readouterr().out
 
 
 def test_show_exits_0_without_leftovers_and_3_without_a_table(

@@ -456,7 +456,7 @@ def test_a_replaced_writer_gets_an_error_and_its_appends_are_never_read(
 ) -> None:
     with Wal(**place) as old, Wal(**place) as new:
         assert (old.epoch, new.epoch) == (1, 2)
-        with pytest.raises(Fenced, match="epoch 1 was fenced: slot 1 is of a writer with epoch 2"):
+        with pytest.raises(Fenced, match="slot 1 belongs to a writer with epoch 2"):
             old.append("zombie")
         with pytest.raises(Fenced):
             old.append("zombie again")

@@ -133,8 +133,8 @@ class FilesystemLock(LeasedLock):
         who = f"process {self._orphan.pid} of {self._orphan.host}"
         return LockBusy(
             said.lock, owner=said.owner,
-            cure=f"{said.cure}. It is of {who}, which no longer runs: unless another host has that "
-            f"name, delete {self._file} by hand (an expire_minutes above 0 would do so)",
+            cure=f"{said.cure}. It belongs to {who}, which no longer runs. If no other host has "
+            f"that name, delete {self._file} by hand (with expire_minutes, lockkit would do it)",
         )  # fmt: skip
 
     # --- the provider's requests -----------------------------------------------------------------

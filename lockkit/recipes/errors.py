@@ -34,9 +34,9 @@ class Fenced(WalError):
     def __init__(self, epoch: int, *, slot: int, by_epoch: int) -> None:
         self.epoch, self.by_epoch = epoch, by_epoch
         super().__init__(
-            f"epoch {epoch} was fenced: slot {slot} is of a writer with epoch {by_epoch}; nothing "
-            "of this append will be read",
-            slot=slot, cure="see who that is, or open the log again",
+            f"epoch {epoch} was fenced: slot {slot} belongs to a writer with epoch {by_epoch}; "
+            "nothing of this append will be read",
+            slot=slot, cure="find out which writer that is, or open the log again",
         )  # fmt: skip
 
 
@@ -46,8 +46,8 @@ class SameEpoch(WalError):
     def __init__(self, epoch: int, *, slot: int) -> None:
         self.epoch = epoch
         super().__init__(
-            f"slot {slot} is of another writer with this one's epoch, {epoch}; its manifest was "
-            "set back, or its store ignores conditions (`lockkit probe` shows it)",
+            f"slot {slot} belongs to another writer with the same epoch, {epoch}: the manifest was "
+            "set back, or the store ignores conditions (`lockkit probe` shows it)",
             slot=slot, cure="do not append here",
         )  # fmt: skip
 
@@ -85,8 +85,8 @@ class QueueUnknown(LockkitError):
     def __init__(self, operation: Any, why: str) -> None:
         self.operation, self.why = operation, why
         super().__init__(
-            f"{type(operation).__name__.lower()} {operation.id} may be done, or may yet be: {why}; "
-            "submit(error.operation) asks again without doing it twice"
+            f"{type(operation).__name__.lower()} {operation.id} may be done, now or later: {why}; "
+            "submit(error.operation) settles it without doing it twice"
         )
 
 

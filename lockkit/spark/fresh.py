@@ -44,7 +44,7 @@ class OldRows(TableError):
         super().__init__(
             "these rows",
             f"were read from the table before {instant} began, and {commits} commits came in "
-            "between: written back, they could undo what those wrote. Nothing was committed",
+            "between: writing them back could undo these commits. Nothing was committed",
             "read the table again, without cache(), or create its view again, then write. (To "
             "put back rows of the past, read them with as.of.instant)",
         )

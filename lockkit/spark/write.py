@@ -326,8 +326,8 @@ class MicroBatch:
             self._warn(
                 f"query {self.query} has a new checkpoint, and the table has its batches up to "
                 f"{before.batch} from an earlier one. Batch {self.batch} is written: it is not one "
-                "of those, though it may bring rows that they brought. Give a query with a new "
-                "checkpoint another name"
+                "of those, but may have some of their rows. Give a query with a new checkpoint "
+                "another name"
             )
         if before is not None and state is BatchState.PASSED_OVER:
             self._warn_of_passing_over(before)
@@ -337,9 +337,9 @@ class MicroBatch:
         """Warn, unless Spark's id is known: with it, only an old run can send such a batch."""
         if not self.checkpoint and not _SPARKS_ID.fullmatch(self.query):
             self._warn(
-                f"batch {self.batch} of query {self.query} is passed over: the table has its batch "
-                f"{before.batch} already. Spark sends no batch again after a later one. So either "
-                "another run of this query is behind: stop it; or the query has a new checkpoint, "
+                f"batch {self.batch} of query {self.query} is skipped: the table already has its "
+                f"batch {before.batch}, and Spark sends no batch again after a later one. Either "
+                "another run of this query is behind: stop it. Or the query has a new checkpoint, "
                 "and rows are being left out: restart it under another name"
             )
 

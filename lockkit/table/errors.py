@@ -110,10 +110,10 @@ class CommitUnknown(LockkitError):
         super().__init__(
             f"{instant} was committed, and may not be visible yet ({why}). Do not write its rows "
             "again: the next commit publishes it, unless a restore took it back" if decided else
-            f"whether {instant} was committed is not known ({why}). Delete nothing. To find out, "
+            f"it is unknown whether {instant} was committed ({why}). Delete nothing. To find out, "
             "commit the same prepared transaction again under the lock, or read "
             f"{', then '.join(read)}: it is committed if one of them names it or is its own file; "
-            "while a request may still be under way, their silence proves nothing"
+            "if none does, a request may still arrive and commit it"
         )
 
     def _facts(self) -> dict[str, Any]:

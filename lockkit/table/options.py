@@ -162,7 +162,7 @@ def _checked(found: WriteOptions) -> WriteOptions:
     if found.partial and found.nonblocking:
         raise RefusedOption(
             PARTIAL_UPDATE, "is refused with non-blocking concurrency control: another writer may "
-            "delete a row meanwhile, and what it deleted would be joined to the partial one",
+            "delete a row meanwhile, and readers would join its values to the partial row",
             "write whole rows, or leave hoodie.write.concurrency.mode out", value="true",
         )  # fmt: skip
     if found.partitions and found.operation != "delete_partition":
@@ -210,7 +210,7 @@ def config_by(given: Mapping[str, Any], config: TableConfig) -> TableConfig:
 def new_config(requested: WriteOptions, url: str) -> TableConfig:
     if requested.record_key is None:
         raise NoTable(
-            url, "holds no table yet, and without a record_key none can be made", "pass record_key"
+            url, "has no table yet, and a new table needs a record_key", "pass record_key"
         )
     default = TableConfig(name="t", record_key="k")
     several = "," in requested.record_key + (requested.partition_path or "")

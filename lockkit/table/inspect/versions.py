@@ -24,8 +24,8 @@ from lockkit.table.occ.fence import read_fence
 NEWEST_MAX = 100
 """How many versions of the lock object, and logs of breaks, are read for their epochs."""
 NO_EPOCH = (
-    "neither the fence nor an old version of the lock object nor a break of it tells its epoch; "
-    "the new one is the time in milliseconds"
+    "no epoch is left in the fence, in old versions of the lock object or in logs of breaks; the "
+    "new epoch is the time in milliseconds"
 )
 
 

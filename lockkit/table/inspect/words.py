@@ -75,11 +75,11 @@ def sign_of_life(each: PendingInstant) -> str:
     if each.action in ("rollback", "clean"):
         return f"begun {ago}; the next run of a service finishes it"
     if each.heartbeat.ended:
-        return "gave up, or was ended: roll it back"
+        return "its writer gave up, or was ended: roll it back"
     if each.silent and not each.inflight:
-        return f"planned {ago}, for its maker to carry out"
+        return f"planned {ago}; the process that planned it carries it out"
     if each.silent:
-        return f"begun {ago} by a process without a heartbeat, as Hudi's are"
+        return f"begun {ago} by a process without a heartbeat (Hudi's have none)"
     if each.heartbeat.version is None:
         return f"no heartbeat, begun {ago}: {'wait' if each.lives else 'dead'}"
     who = f" ({plain(each.heartbeat.holder, limit=120)})" if each.heartbeat.holder else ""

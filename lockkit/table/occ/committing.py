@@ -163,7 +163,7 @@ def _refuse_begun_again(compaction: Prepared) -> Procedure[None]:
     match (yield from read(compaction.inflight)):
         case Found(body, _) if body == compaction.body:
             return
-    why = "another process took it for dead, and carries the same plan out"
+    why = "another process judged it dead, and carries out the same plan"
     raise taken_back(compaction.instant, why)
 
 

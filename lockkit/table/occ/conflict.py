@@ -54,7 +54,7 @@ def also_rewrote(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict
     """Both wrote a new slice of one file group: the later one would hide the earlier one's rows."""
     return _on_shared(
         mine.writes, other.writes, unit, other, "also rewrote",
-        "begin again on the table as it is now, and write that file group again",
+        "start again from the current table, and write that file group again",
     )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def replaced_our_input(mine: OwnChanges, other: Winner, unit: Unit | None) -> Co
     """The file group is gone (clustering, overwrite): a new slice of it would never be read."""
     return _on_shared(
         mine.writes, other.replaced, unit, other, "replaced",
-        "its rows live in other file groups now: begin again and look them up",
+        "its rows live in other file groups now: start again and look them up",
     )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def wrote_what_i_replace(mine: OwnChanges, other: Winner, unit: Unit | None) -> 
     """Removing the file group would remove rows that were never read."""
     return _on_shared(
         mine.replaced, other.writes, unit, other, "wrote a new slice of",
-        "replacing that file group would lose its rows: begin again and read it as it is now",
+        "replacing that file group would lose its rows: start again from the current file group",
     )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def replaced_it_too(mine: OwnChanges, other: Winner, unit: Unit | None) -> Confl
     """Both replaced one file group: its rows would exist twice."""
     return _on_shared(
         mine.replaced, other.replaced, unit, other, "has already replaced",
-        "its rows live in other file groups now: begin again on the table as it is now",
+        "its rows live in other file groups now: start again from the current table",
     )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def overwrote_our_partition(mine: OwnChanges, other: Winner, _unit: Unit | None)
     """
     return _inside(
         mine.writes, other.overwrites, other, "overwrote the partition of",
-        "begin again, and look the keys up among the partition's new rows",
+        "start again, and look the keys up in the partition's new rows",
     )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def wrote_where_i_overwrite(mine: OwnChanges, other: Winner, _unit: Unit | None)
     """It added a file group that I never saw, and so could not replace with the others."""
     return _inside(
         other.writes, mine.overwrites, other, "wrote, where this commit overwrites,",
-        "begin again, and overwrite the partition as it is now",
+        "start again, and overwrite the current partition",
     )  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def overwrote_it_too(mine: OwnChanges, other: Winner, _unit: Unit | None) -> Con
     return Conflict(
         other.instant, (partition, "") if partition else None,
         f"also overwrote {'partition' if partition else 'the table'}",
-        "begin again on the table as it is now", other.action,
+        "start again from the current table", other.action,
     )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def rolled_us_back(
         return None
     return Conflict(
         other.instant, None, f"rolls {mine.instant} back",
-        "its writer was taken for dead, and its files may be gone: begin again",
+        "its writer was judged dead, and its files may be gone: start again",
         other.action,
     )  # fmt: skip
 

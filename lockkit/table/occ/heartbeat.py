@@ -138,7 +138,7 @@ class HeartbeatSchedule:
     def assert_alive(self) -> None:
         """Raise `HeartbeatExpired` once other writers may treat this one as dead."""
         if self.lost is None and self.clock.boot_ms() >= self.until_ms:
-            self.lost = f"no beat was proven for {self.rules.belief_ms} ms"
+            self.lost = f"no heartbeat succeeded for {self.rules.belief_ms} ms"
         if self.lost is not None:
             raise HeartbeatExpired(self.now.instant, self.lost)
 

@@ -41,6 +41,6 @@ def outgrown(mine: CommitFiles, other: CommitFiles) -> Conflict | None:
             has = f"has {mentioned}" if earlier is other else f"knows nothing of {mentioned}"
             return Conflict(
                 other.instant, None, f"changed the table's columns: it {has}",
-                "begin again with the columns as they are now",
+                "start again with the current columns",
             )
     return None

@@ -121,12 +121,12 @@ def _plans_in_the_way(
 def waits(instant: str, now: Timeline, sliced: bool = False) -> TableBlocked:
     """A plan that belongs to nobody, and what to do."""
     if instant not in now.inflight:
-        why = "has log files in its plan, and waits to be carried out"
+        why = "is a pending plan of these log files"
         return TableBlocked(instant, why, "lockkit table compact URL --execute")
     back = f", or roll the plan back: lockkit table rollback URL --instant {instant} --stopped"
     return TableBlocked(
-        instant, "was begun by a process without a heartbeat, as Hudi's are", "if it is gone, run "
-        f"Hudi's compactor again{'' if sliced else back}",
+        instant, "was begun by a process without a heartbeat (Hudi's have none)",
+        f"if it has ended, run Hudi's compactor again{'' if sliced else back}",
     )  # fmt: skip
 
 
@@ -135,8 +135,8 @@ def never_carried_out(instant: str, config: TableConfig) -> TableBlocked:
     if config.sliced:
         cure = "look at those log files: this plan cannot be rolled back in version 6"
     return TableBlocked(
-        instant, "has a plan that cannot be carried out any more: a commit replaced its log files, "
-        "or added one that was completed before it", cure,
+        instant, "has a plan that can never be carried out: a commit replaced its log files, or "
+        "added one that was completed before the plan", cure,
     )  # fmt: skip
 
 

@@ -142,8 +142,8 @@ def _refuse_other_files(
     shown = paths_of(after.slices)
     if other := sorted(shown ^ saved):
         raise UnsupportedTable(
-            other[0], f"is not both in the savepoint {savepoint} and in the commits that would "
-            "stay: another commit was completed while it was made", "restore it with Hudi",
+            other[0], f"is in only one of the savepoint {savepoint} and the commits that would "
+            "stay: another commit overlapped the savepoint's", "restore it with Hudi",
         )  # fmt: skip
     yield from refuse_gone(savepoint, shown)
 

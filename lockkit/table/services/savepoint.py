@@ -100,8 +100,8 @@ def _refuse_overlap(now: Timeline, instant: str) -> None:
         around += [each for each in pending_commits(now) if each < instant]
     if around:
         raise RefusedOption(
-            "instant", f"was written while {around[0]} was: which of the two came first is not the "
-            "same for every reader; nothing was saved", "choose another commit", value=instant,
+            "instant", f"overlapped {around[0]}, and readers disagree on which of the two came "
+            "first; nothing was saved", "choose another commit", value=instant,
         )  # fmt: skip
 
 

@@ -161,7 +161,7 @@ def changes_nothing(way: GroupAppend | None, instant: str) -> Procedure[None]:
     """Raise `LateInstant` if this is only so by a snapshot that lacks what is decided by now."""
     if way is not None and not (yield from way.stands()):
         raise LateInstant(instant, instant="", cause="was committed first",
-                          cure="begin again with the table as it is now")  # fmt: skip
+                          cure="start again from the current table")  # fmt: skip
 
 
 def again_if_late(once: Callable[[], T]) -> T:

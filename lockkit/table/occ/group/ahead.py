@@ -178,7 +178,7 @@ class GroupRewrite(GroupAppend):
         useless = transaction is None
         if useless or (yield from give_way(taken.names, taken.instant, taken.action, now)):
             raise LateInstant(taken.instant, instant=now.latest, cause="was committed first",
-                              cure="begin again with the table as it is now")  # fmt: skip
+                              cure="start again from the current table")  # fmt: skip
         self.listed, self.beside = ListedBeside(self.begun, self.begun, client.version), now
         if self.begun is not None:
             commits = (each for each in self.begun.window if each.kind == COMMIT)

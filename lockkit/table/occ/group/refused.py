@@ -38,7 +38,7 @@ def refusal_of(
         kind_of = CommitConflict if why == "schema" else LateInstant
         cause = "changed the table's columns" if why == "schema" else "was committed first"
         return kind_of(instant, instant=by, cause=cause,
-                       cure="begin again with the table as it is now")  # fmt: skip
+                       cure="start again from the current table")  # fmt: skip
     if why == "closed":
         return TableError(instant, "was not committed: the table is restored, or its mode switched",
                           "begin again")
