@@ -238,6 +238,16 @@ test("a label keeps its word where its lane is narrow: it has more lines", () =>
   }
 });
 
+test("the lines of one label stay together", () => {
+  const { labels } = layout(named("_group"), 660, { reads: false });
+  const refused = Map.groupBy(labels.filter((label) => label.kind === "busy"), (label) => label.id);
+  assert.ok(refused.size > 3);
+  for (const [one, two, ...more] of refused.values()) {
+    assert.match(`${one.text}|${two?.text}`, /^fence: 412\|W\d first$/);
+    assert.ok(!more.length && two.y - one.y === 14 && two.anchor === one.anchor && two.x === one.x);
+  }
+});
+
 test("a refusal says its cause, on more lines where one is too short", () => {
   const said = (name, width) => layout(named(name), width).labels.filter((label) => ["refused", "busy"].includes(label.kind)).map((label) => label.text);
   const refused = (width) => said("good/stalled_commit_refused", width);

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from lockkit.events import INSTANT, Event, event, read
+from lockkit.lab.course.together import Writing
 from lockkit.lab.playground import FIRST
 from lockkit.lab.verify.explore import SCENARIOS, explore
 from lockkit.lab.widgets import Console
@@ -111,6 +112,7 @@ def test_the_layout_passes_its_javascript_tests_and_equals_the_golden_one(tmp_pa
     scenes["_retried"] = console_scene("botocore-claim-retried")
     scenes["_reacts"] = whole(play(SeedMoment.of(FIRST)).run.world.history())
     scenes["_objects"] = run_scene(play(SeedMoment.of("wal/fences:1")), "wal")
+    scenes["_group"] = whole(Writing(5).play(1.2).events)
     scenes["_empty"] = scene(HistoryModel())
     scanned = [recorded("bad/token_loses_an_update"), recorded("good/lost_response_recovered"),
                play(SeedMoment.of("lease:3")).run.world.history()]  # fmt: skip

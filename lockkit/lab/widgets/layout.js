@@ -97,7 +97,7 @@ const BREAKS = [
   /^(fenced off|refused|rule broken here): (.+)$/, /^(fenced off): (epoch \d+) (is over)$/,
 ];
 /** ... and words that are not shortened then. */
-const WORDS = [/^(.+): (4\d\d)(?:, .+)?$/, /^(commit)ted, (epoch \d+)$/, /^(stale) (commit)(?: accepted)?$/, /^(lease) (over|lost)$/, /^(stalled) (.+)$/];
+const WORDS = [/^decided (by) (.+)$/, /^(.+): (4\d\d)(?:, .+)?$/, /^(commit)ted, (epoch \d+)$/, /^(stale) (commit)(?: accepted)?$/, /^(lease) (over|lost)$/, /^(stalled) (.+)$/];
 
 /** An estimate of how wide a text is. */
 function wideness(said, char, mono = false) {
@@ -177,7 +177,7 @@ export function layout(scene, width, options = {}) {
   const margin = shown.length && shown[shown.length - 1].role === "writer" ? WRITER_W : TABLE_W;
   const tiny = width < TINY;
   const packed = shown.length >= MOST_LANES;
-  const least = crowded ? (packed ? LANE_PACKED : LANE_CROWDED) : tiny ? LANE_TINY : packed ? LANE_CROWDED : narrow || shown.length >= MANY_LANES ? LANE_NARROW : LANE_LEAST;
+  const least = crowded ? (packed ? LANE_PACKED : LANE_CROWDED) : tiny ? LANE_TINY : packed ? LANE_CROWDED : narrow ? LANE_WORDS : shown.length >= MANY_LANES ? LANE_NARROW : LANE_LEAST;
   const small = crowded && !packed ? EDGE_CROWDED : tiny ? EDGE_TINY : narrow ? Math.min(margin, LANE_NARROW) : margin;
   const edge = edgeOf(scene.marks, small, width - gutter[0] - gutter[1] - Math.max(least, LANE_WORDS) * (shown.length - 1), tiny);
   const lanes = place(shown, width, gutter, edge, least);
@@ -509,10 +509,17 @@ const nudged = (label) => NUDGES.map((by) => ({ ...label, y: label.y + by }));
 function settle(labels, page, room, last) {
   const tight = [];
   const found = [];
-  for (const label of labels) {
-    const place = page.take(nudged(label)) ?? (last ? page.take(fewer(label, room).flatMap(nudged)) : undefined);
-    if (place) found.push(place);
-    else if (!last) tight.push(label.place + (page.touched(label) > 0.5 ? 1 : 0));
+  const blocks = new Map();   // the lines of one label stay together
+  for (const label of labels) listed(blocks, `${label.place} ${label.id}`, label);
+  for (const lines of blocks.values()) {
+    const moved = (some) => NUDGES.map((by) => some.map((line) => ({ ...line, y: line.y + by })));
+    let places = page.takeAll(moved(lines));
+    if (last && !places.length && lines.length > 1 && lines.every((line) => line.other && !isCut(line.other.text))) {
+      places = page.takeAll(moved(lines.map((line) => ({ ...line, ...line.other, y: line.y }))));
+    }
+    if (last && !places.length) places = lines.flatMap((line) => page.take(nudged(line)) ?? page.take(fewer(line, room).flatMap(nudged)) ?? []);
+    found.push(...places);
+    if (!last && !places.length) tight.push(lines[0].place + (lines.some((line) => page.touched(line) > 0.5) ? 1 : 0));
   }
   return { labels: found, tight };
 }
