@@ -85,6 +85,8 @@ def test_the_keyboard_alone_launches_stops_and_walks_without_a_frozen_kernel(
     page.wait_for_selector(f"{BENCH}[data-ready=true][data-state=idle]", timeout=LATER_MS)
     page.locator(".lockkit-provider select").focus()
     tab_to(page, "lockkit-launch")
+    ring = "e => getComputedStyle(e).outlineWidth"
+    assert page.locator(".lockkit-launch").evaluate(ring) == "2px", "the focus can be seen"
     page.keyboard.press("Enter")
     page.wait_for_function(events_above(5), timeout=SOON_MS)
     page.locator(f"{BENCH} tr[data-row]").first.wait_for(state="attached", timeout=SOON_MS)

@@ -40,6 +40,8 @@ line-height:1.45}
 @media (max-width:900px){.lk-panel .lockkit-breaker-chosen{display:block}}
 .lk-panel :is(.widget-dropdown,.widget-text,.widget-slider){max-width:calc(100% - 4px)}
 .lk-panel .js-plotly-plot{max-width:100%;overflow:hidden}
+.lk-panel :is(button,select,input,[tabindex]):focus-visible{outline:2px solid \
+var(--jp-brand-color1,#1a6fc4)!important;outline-offset:1px}
 .lk-wide{overflow-x:auto}
 .jp-OutputArea-output pre,.jp-RenderedMarkdown code{word-break:normal;overflow-wrap:anywhere}
 .lk-note{font-size:12px;opacity:.8;margin:2px 0}
