@@ -164,8 +164,9 @@ def visible_blocks(logs: Mapping[str, memoryview], of: LogSlice) -> list[Block]:
     if hidden:
         raise UnsupportedTable(
             hidden[0][0], f"is named as in version 6, and has rows of {hidden[0][1].instant[:20]}, "
-            "which is not known to be completed; Hudi shows them since version 8", "if they belong "
-            "to the table, let Hudi compact it, otherwise restore an earlier state",
+            "which is not known to be completed; Hudi shows them, at the latest after its next "
+            "write", "if they belong to the table, let Hudi compact it; if a restore took them "
+            "back, copy the table with Hudi before it writes again",
         )  # fmt: skip
     for block in [each for each in found if each.header.get(JOINED)]:
         these = {each.strip() for each in block.header[JOINED].split(",")}
