@@ -58,6 +58,7 @@ table with its defaults, the table is adopted, and Hudi 0.15.0 and lockkit write
 | --- | --- | --- |
 | copy-on-write | upsert, delete; Hudi archives | same, at each step |
 | merge-on-read | the same, also behind a plan of Hudi's; each compacts | same, at each step |
+| merge-on-read, bucket index | the same | same, at each step |
 
 Two rules of Hudi 0.15.0 differ. A copy-on-write table does not say its payload class: by default
 Hudi 0.15.0 lets the later write win, and lockkit the greater precombine value. In a merge-on-read
