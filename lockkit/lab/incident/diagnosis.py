@@ -25,7 +25,7 @@ SKEW_MS = 1_000
 MARGIN_MS = 1_000
 BUFFER_MS = 500
 """Hudi's CLOCK_DRIFT_BUFFER_MS."""
-NO_PATTERN = "the history shows none of the known patterns, or too little of one to name it"
+NO_PATTERN = "the history shows none of the known patterns, or not enough to name one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +206,8 @@ def false_412(case: IncidentHistory) -> Iterator[Diagnosis]:
         if after is None or after.kind != "lost" or after.at_ms >= _until_ms(case, request) - 1:
             continue  # it found out; or its lease had simply run out
         because = (
-            f"{request.who}'s renewal was refused, for the lock object held {request.who}'s own "
-            f"write, and it took that for a loss: {after['why']}"
+            f"{request.who}'s renewal was refused because the lock object already had "
+            f"{request.who}'s own write, and it read that as a loss: {after['why']}"
         )
         evidence = standing.event, refused, request.answer, after
         yield Diagnosis(Pattern.FALSE_412, because, evidence)
@@ -252,8 +252,8 @@ def ghost(case: IncidentHistory) -> Iterator[Diagnosis]:
             continue  # the history ends before a client noticed
         said = request.outcome.replace("preconditionfailed", "precondition failed")
         because = (
-            f"{request.who}'s claim landed, its answer said otherwise ({said}), and "
-            f"{request.who} does not know that it has the lock: it stays until its lease ends"
+            f"{request.who}'s claim landed, but its answer said otherwise ({said}), so "
+            f"{request.who} does not know that it has the lock: the lock stays until its lease ends"
         )
         answer = (request.answer,) if request.answer else ()
         yield Diagnosis(Pattern.GHOST, because, (request.event, write.event, *answer, hurt))
@@ -289,9 +289,9 @@ def failed_release(case: IncidentHistory) -> Iterator[Diagnosis]:
         throttled = outcomes == {"throttled"}
         pattern = Pattern.THROTTLED if throttled else Pattern.DANGLING
         because = (
-            f"{over.who} was done and let go, its release was "
+            f"{over.who} finished its work, and its release was "
             f"{'throttled' if throttled else 'not answered'} (attempt {len(tried)} was its last), "
-            "and its lock stands until the lease ends"
+            "so its lock stays until the lease ends"
         )
         answers = [each.answer for each in tried if each.answer]
         yield Diagnosis(pattern, because, (standing.event, answers[0], over))

@@ -57,7 +57,7 @@ NOT_SIMULATED = {
     Pattern.GARBLED: BY_HAND,
     Pattern.UNPUBLISHED: "the next simulated writer publishes what a dead one had decided, before "
     "this pattern is named",
-    Pattern.UNKNOWN: "the history matches none of those that are known",
+    Pattern.UNKNOWN: "the history matches none of the known patterns",
 }
 """Why no simulated run shows the others."""
 
@@ -76,20 +76,20 @@ _BREAK = "lockkit lock break {url}"
 
 CARDS = {
     Pattern.NO_CAS: RunbookCard(
-        "Stop all writers but one, then find out what the store keeps of its promises; put the "
-        "lock on another service until it keeps them.",
-        "Do not break or retry: every lock on this store is a guess, and so is every takeover.",
+        "Stop all writers but one. Then probe the store, and use another lock service until the "
+        "store enforces write conditions.",
+        "Do not break the lock or retry: on this store no lock and no takeover is safe.",
         "lockkit probe {url}",
     ),
     Pattern.HAND_DELETED: RunbookCard(
-        "Stop the writer that held it, or wait for its lease to end; then compare the timeline "
-        "with what both writers committed.",
-        "Do not delete the lock file again: epochs may begin again, and a holder that lives is "
-        "not told.",
+        "Stop the writer that held the lock, or wait for its lease to end. Then compare the "
+        "timeline with what both writers committed.",
+        "Do not delete the lock file again: epochs may start again at 1, and a living holder does "
+        "not notice.",
         "lockkit table show {url}",
     ),
     Pattern.HAND_EDITED: RunbookCard(
-        "Stop the writer whose lease it was: it does not know of the change. Then take the lock "
+        "Stop the writer that held the lease: it does not know of the change. Then take the lock "
         "once, which gives it a new epoch, and compare the timeline with what was written since.",
         "Do not edit the lock file again: no writer notices, and two of them may act on a lease.",
         "lockkit lock acquire {url} -- true",
@@ -97,70 +97,71 @@ CARDS = {
     Pattern.CLOCK_SKEW: RunbookCard(
         "Set the clocks (NTP) of the machines named above; then check what both of them committed "
         "while they overlapped.",
-        "Do not lengthen the lease: the overlap is as long as the skew, however long the lease is.",
+        "Do not lengthen the lease: the overlap is as long as the clock skew, with any lease.",
         "chronyc tracking; lockkit table show {url}",
     ),
     Pattern.FALSE_412: RunbookCard(
-        "Nothing to repair: the lock was its holder's own. Let the lease end or break it, switch "
-        "the SDK's retries off for the lock (or recognise your own write), and run the job again.",
-        "Do not look for the other writer: there was none.",
+        "There is nothing to repair: the holder had the lock. Wait until the lease ends, or break "
+        "it. Switch the SDK's retries off for the lock (or recognise your own write), and run the "
+        "job again.",
+        "Do not look for another writer: there was none.",
         _BREAK,
     ),
     Pattern.GHOST: RunbookCard(
         "Wait until the lease ends, or break it: its owner does not know that it has the lock. "
         "Switch off the SDK's retries for the lock, or recognise your own write.",
-        "Do not delete the lock file, and do not restart its owner in the hope that it finds it.",
+        "Do not delete the lock file. Do not restart the owner: it would not find its lock.",
         _BREAK,
     ),
     Pattern.THROTTLED: RunbookCard(
-        "Wait until the lease ends, or break it: its work is done. Let the release be tried again, "
-        "and let fewer writers poll the object (GCS: one write a second).",
+        "Wait until the lease ends, or break it: the holder's work is done. Retry a throttled "
+        "release, and let fewer writers poll the object (GCS: one write a second).",
         "Do not add retries without a pause: refused writes count too.",
         _BREAK,
     ),
     Pattern.DANGLING: RunbookCard(
-        "Wait until the lease ends, or break it: its work is done. Let the release be tried again "
-        "on a 5xx and on a lost connection.",
-        "Do not delete the lock file: a late release or renewal would meet another's lock.",
+        "Wait until the lease ends, or break it: the holder's work is done. Retry the release "
+        "after a 5xx and after a lost connection.",
+        "Do not delete the lock file: a late release or renewal could end another holder's lock.",
         _BREAK,
     ),
     Pattern.TWO_BELIEVERS: RunbookCard(
-        "Stop both writers, then check what each committed from the moment of the overlap on.",
+        "Stop both writers. Then check what each of them committed since the overlap began.",
         "Do not break the lock while either of them runs.",
         "lockkit table show {url}",
     ),
     Pattern.STALE: RunbookCard(
-        "Stop the late writer. Its commit did not see the ones before it: compare the file groups "
-        "of both, restore the lost one and write it again through the fence.",
-        "Do not clean the table before: the file slices that are needed would be gone.",
+        "Stop the late writer. It committed without having seen the commits before it: compare the "
+        "file groups of both, restore the lost one and write it again through the fence.",
+        "Do not clean the table before that: a clean would delete the file slices that you need.",
         "lockkit table show {url}",
     ),
     Pattern.GARBLED: RunbookCard(
-        "Find the program that wrote it, and stop it; then break the lock. That writes a release "
-        "with an epoch above every known one.",
-        "Do not delete the lock file: epochs may begin again.",
+        "Find the program that wrote the object, and stop it. Then break the lock: this writes a "
+        "release with an epoch above every known one.",
+        "Do not delete the lock file: epochs may start again at 1.",
         _BREAK,
     ),
     Pattern.HOLDER_DIED: RunbookCard(
         "Break the lock now, or let the next writer take it. Then see what the dead writer left "
         "unfinished.",
-        "Do not delete the lock by hand: that may end a later grant, or let epochs begin again.",
+        "Do not delete the lock by hand: you may end a later grant, or make epochs start again.",
         _BREAK,
     ),
     Pattern.HOLDER_SILENT: RunbookCard(
-        "Stop its process, or wait until its lease ends, if it ends by itself: then any writer "
-        "takes the lock. Break it only if you know that its process has ended.",
+        "Stop the holder's process, or wait until its lease ends, if leases end there: then any "
+        "writer takes the lock. Break the lock only if you know that the process has ended.",
         "Do not break the lock of a process that is only paused: it writes again when it wakes.",
         "lockkit lock watch {url}",
     ),
     Pattern.UNPUBLISHED: RunbookCard(
-        "Let any writer commit, or run the command below: either publishes the decision.",
+        "Let any writer commit, or run the command below: either publishes the decided commit.",
         "Do not delete the fence, the inflight file or an offer: the commit would be lost.",
         "lockkit table rollback {url}",
     ),
     Pattern.HELD_BACK: RunbookCard(
         "Roll the dead writer's instant back.",
-        "Do not delete its files by hand: a writer that is only slow may still commit them.",
+        "Do not delete its files by hand: if the writer is only slow, it may still commit them.",
         "lockkit table rollback {url}",
     ),
     Pattern.HEALTHY: RunbookCard(
@@ -169,9 +170,9 @@ CARDS = {
         _SEE,
     ),
     Pattern.UNKNOWN: RunbookCard(
-        "Record what happens next, with the store's own record of requests where there is one, and "
+        "Record what happens next, also with the store's own log of requests if it has one, and "
         "look again.",
-        "Do not break what you do not understand: within its lease the holder may be at work.",
+        "Do not break a lock that you do not understand: the holder may be working.",
         _SEE,
     ),
 }
