@@ -540,3 +540,35 @@ def test_a_log_names_the_commit_before_it_in_its_file_slice() -> None:
         now = run(load_timeline(names), store, Clock())
         files = run(read_commit(names, each.instant, now), store, Clock())
         assert [stat.previous for stat in files.stats] == [before.instant]
+
+
+@pytest.mark.usefixtures("no_hudi_beside")
+@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize("kind", ["avro", "parquet"])
+def test_a_column_that_is_added_between_log_files_is_null_in_the_rows_before_it(
+    tmp_path: Path, version: int, kind: str
+) -> None:
+    how = {"version": version, "mode": "hudi", "index": "BUCKET", "buckets": 1,
+           "options": {"hoodie.logfile.data.block.format": kind}}  # fmt: skip
+    noted = SCHEMA.append(pa.field("note", pa.string()))
+    turns: list[tuple[pa.Schema, str]] = [
+        (SCHEMA, "abc"), (SCHEMA, "a"), (noted, "ad"), (SCHEMA, "b"), (noted, "b"),
+        (noted.append(pa.field("w", pa.float64())), "ce"),
+    ]  # fmt: skip
+    expected: dict[str, dict[str, Any]] = {}
+    with made(f"file://{tmp_path}", **how) as table:
+        for turn, (columns, keys) in enumerate(turns):
+            values = {"region": "EU", "ts": turn, "v": turn, "note": f"n{turn}", "w": 0.5}
+            given = [{"id": key, **values} for key in keys]
+            found = pa.Table.from_pylist(given, columns)
+            table.upsert(found)
+            expected |= {row["id"]: row for row in found.to_pylist()}
+            for compacts in (False, True) if turn in (3, 5) else (False,):
+                if compacts:
+                    table.compact()
+                wide = table.read()
+                wanted = [{name: row.get(name) for name in wide.column_names}
+                          for _, row in sorted(expected.items())]  # fmt: skip
+                by_hudi_rs = read_by_hudi_rs(tmp_path).select(wide.column_names)
+                for shown_by in (wide, by_hudi_rs):
+                    assert shown_by.sort_by("id").to_pylist() == wanted, (turn, compacts)
