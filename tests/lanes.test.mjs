@@ -238,7 +238,7 @@ test("a label keeps its word where its lane is narrow: it has more lines", () =>
   }
 });
 
-test("the lines of one label stay together", () => {
+test("the lines of one label stay together, and what fits one line has one", () => {
   const { labels } = layout(named("_group"), 660, { reads: false });
   const refused = Map.groupBy(labels.filter((label) => label.kind === "busy"), (label) => label.id);
   assert.ok(refused.size > 3);
@@ -246,6 +246,7 @@ test("the lines of one label stay together", () => {
     assert.match(`${one.text}|${two?.text}`, /^fence: 412\|W\d first$/);
     assert.ok(!more.length && two.y - one.y === 14 && two.anchor === one.anchor && two.x === one.x);
   }
+  assert.deepEqual([...new Set(labels.filter((label) => label.kind === "decided").map((label) => label.text.replace(/\d/, "")))], ["by W"]);
 });
 
 test("a refusal says its cause, on more lines where one is too short", () => {

@@ -404,6 +404,7 @@ function lined(id, whole, lane, off, left, up, kind, hue, room) {
   const letters = (lines) => lines.reduce((sum, { text }) => sum + text.length, 0);
   const best = broken.filter((lines) => lines.every(fits)).sort((some, more) => letters(more) - letters(some))[0] ?? broken.find(([line]) => !line.stays);
   const lines = (best ?? []).filter((line) => !isCut(line.text));
+  if (!isCut(one.text) && one.text.length >= letters(lines)) return [one];   // "by W1" needs no second line
   return lines.length ? lines.map((line, i) => ({ ...line, apart: APART, dy: line.dy + LINE * (up ? i + 1 - lines.length : i) })) : [one];
 }
 
