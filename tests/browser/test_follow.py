@@ -186,6 +186,8 @@ def test_a_recorded_run_is_said_to_be_one_until_the_writers_begin_or_the_kernel_
     assert not said.is_visible(), "no run of the reader's own will begin"
 
 
+CONTROLS = """() => document.getElementById("lockkit").insertAdjacentHTML("beforebegin",
+  "<a href='#'>elsewhere</a> <button id=launch>Launch</button> <button id=stop>Stop</button>")"""
 BELOW_THE_SCREEN = (
     "document.querySelector('.lk-pane').getBoundingClientRect().bottom - innerHeight"
 )
@@ -198,9 +200,13 @@ def test_a_launch_brings_its_picture_into_view_unless_the_reader_is_elsewhere(
     page = panel.page
     page.set_viewport_size({"width": 800, "height": 900})
     page.evaluate("document.body.style.padding = '700px 0 2000px'")
+    page.evaluate(CONTROLS)
     panel.tell(scene={}, status={"state": "idle"}, live=True)
+    page.evaluate("launch.focus(); launch.disabled = true")  # as while writers start
     panel.play_a_recorded_run()
     assert page.evaluate(BELOW_THE_SCREEN) < 1
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "stop", "the keyboard goes on from there"
     panel.live(STALLED[:PAUSED])
     assert page.evaluate(BELOW_THE_SCREEN) < 1
     panel.tell(status={"state": "stopped"}, live=False)

@@ -414,7 +414,15 @@ class View {
   come() {
     this.comes = false;
     const { top, bottom } = this.root.getBoundingClientRect();
-    if (top < innerHeight && bottom > 0) this.pane.scrollIntoView({ block: "nearest" });
+    if (top >= innerHeight || bottom <= 0) return;
+    const page = document.scrollingElement;   // no scrollIntoView: the next Tab would begin at the page's top
+    const scrolls = (node) => node === page || (node.scrollHeight > node.clientHeight && /auto|scroll/.test(getComputedStyle(node).overflowY));
+    for (let node = this.pane.parentElement; node; node = node.parentElement) {
+      if (!scrolls(node)) continue;
+      const view = node === page ? { top: 0, bottom: innerHeight } : node.getBoundingClientRect();
+      const pane = this.pane.getBoundingClientRect();
+      node.scrollTop += Math.max(0, Math.min(pane.bottom - view.bottom, pane.top - view.top));
+    }
   }
 
   /** What is in view: the time of what is chosen, if that is, or of the middle, or the picture's end. */
