@@ -58,6 +58,7 @@ for (const [name, scene] of Object.entries(scenes)) {
 
     test(`no label is cut: ${name} at ${width}`, () => {
       for (const label of plan.labels) {
+        assert.ok(label.y >= 9, `"${label.text}" at ${label.y}, and its letters are nine pixels high`);
         assert.ok(label.x0 >= 0 && label.x1 <= plan.width, `"${label.text}" from ${label.x0} to ${label.x1} of ${plan.width}`);
       }
     });

@@ -42,7 +42,7 @@ const APART = 4;          // between two labels, of which one has several lines
 const BELOW = 2.5;        // ... below it
 const DESCENDER = 5;      // ... where a letter goes down
 const DESCENDS = /[gjpqy_]/;
-const TOP = 14;
+const TOP = 18;           // room for the first label
 const FLIGHT = 9;         // an arrow falls at least this far, so that its direction can be seen
 const INSTANT = "..000000";   // each instant of a page has this one short form, or none
 const ASIDE = 13;         // so far from its lane is the label of a mark
@@ -464,6 +464,7 @@ class Page {
 
   /** Where the label touches something, as a share of the way of what it touches; null if nowhere. */
   touched(box) {
+    if (box.y < LETTER - 2) return 0;   // above the picture
     const [top, bottom] = [box.y - LETTER, box.y + (DESCENDS.test(box.text) ? DESCENDER : BELOW)];
     for (const by of [-1, 0, 1]) {
       for (const other of this.rows.get(rowOf(box.y) + by) ?? []) {
