@@ -23,9 +23,9 @@ from lockkit.protocol.outcome import (
     PreconditionFailed,
 )
 from lockkit.runtime import Get, List, Parallel, Procedure, Put, Sleep, Unique, WallMs, run
-from lockkit.stores import open_store
+from lockkit.stores import ListEntry, Listing, open_store
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig
-from lockkit.table.format.timeline import V9, instant_ms, instant_of, load_timeline
+from lockkit.table.format.timeline import V6, V9, instant_ms, instant_of, load_timeline
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
 from lockkit.table.occ.group.ahead import behind_ms, spread_ms
 from lockkit.table.occ.group.client import (
@@ -52,8 +52,10 @@ from lockkit.table.occ.group.fence import (
     tombstone,
 )
 from lockkit.table.occ.group.offer import (
+    LATER,
     LOOK_TRIPS,
     PATIENCE_MAX,
+    SOONEST,
     await_decision,
     offered_as,
     take_turn,
@@ -61,6 +63,7 @@ from lockkit.table.occ.group.offer import (
 from lockkit.table.occ.group.outcomes import (
     PUBLISHER_READS,
     PUBLISHER_TRIPS,
+    REWRITER_READS,
     is_published,
     make_room,
     publish_round,
@@ -250,17 +253,26 @@ def test_a_closed_client_looks_again_and_publishes_nothing_while_another_one_pub
     assert not [each for each in asked if isinstance(each, Put)]
 
 
-def test_writers_that_meet_others_spread_their_instants_over_a_round_trip_at_most() -> None:
-    client = client_of(fence_of(decisions(1)))
-    client.trip_ms = 60
+def test_a_writer_among_others_keeps_its_place_within_each_round_trip() -> None:
+    """Writers that begin together then do not ask for the same instant again and again."""
+    client, newest = client_of(fence_of(decisions(1))), T(0)
+    client.trip_ms, start_ms = 60, instant_ms(newest)
 
-    def leads() -> set[int]:
-        names = map(str, range(200))
-        return {carried_out(spread_ms(client), lambda _: next(names))[0] for _ in range(100)}
+    def places() -> set[int]:
+        found = set()
+        for wall_ms in range(start_ms + 1, start_ms + 1_500, 37):
+            answers = {WallMs: wall_ms, Unique: "mine"}
+            way = spread_ms(client, newest)
+            lead_ms, _ = carried_out(way, lambda each, given=answers: given[type(each)])
+            assert 0 <= lead_ms < 1.25 * client.trip_ms
+            found.add((wall_ms + lead_ms) % 64)
+        return found
 
-    assert leads() == {0}
+    assert len(places()) > 30, "it meets no other writer: the clock gives its instant"
     client.contended = 1
-    assert max(leads()) <= 60 and len(leads()) > 40
+    assert len(places()) == 1, "by chance at first"
+    client.place_ms = start_ms + 5
+    assert places() == {(start_ms + 5) % 64}, "then where its last instant was"
 
 
 @pytest.mark.parametrize(("wall", "lead_ms"), [(50, 8), (2, 9 + 100 + 60 + 8 - 20)])
@@ -391,6 +403,54 @@ def test_an_append_is_offered_at_once_behind_many_that_will_replace_the_fence(
     assert (str(first.value) == FENCE_KEY) == (sent == "fence"), first.value
 
 
+@pytest.mark.parametrize("lately", [0, 3])
+@pytest.mark.parametrize("later", [0, 1])
+@pytest.mark.parametrize("blind", [False, True])
+def test_the_first_of_several_rewrites_waits_for_the_offers_of_the_others_and_decides_for_all(
+    lately: int, later: int, blind: bool
+) -> None:
+    """Those that its listing shows reserved, or that were decided lately and begin again."""
+    group = frozenset({("p", "f")})
+    window = tuple(GroupDecision(n, n, COMMIT, T(-n), None, writes=group)
+                   for n in range(1, lately + 1))  # fmt: skip
+    client = client_of(fence_of(window, completion=None, published=lately))
+    client.trip_ms, client.contended, client.names = 60, 4, V6
+    mine = GroupWrite(T(8), "mine", lately, frozenset(each.instant for each in window), blind=blind,
+                      body=BODY, table="t", later=frozenset({T(16)} if later else ()))  # fmt: skip
+    begun = {timeline_key(V6, each, "requested") for each in (T(8), T(16))}
+    theirs = Offer(T(16), lately, frozenset({("p", "g")}), digest(BODY), table="t", reserved=True)
+    key, content = offered_as(V6, theirs)
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, Put):
+            raise InterruptedError(request.body)
+        listed = Listing(ListEntry(each, 1, "v") for each in sorted({*begun, key}))
+        return {Get: Found(content, "v"), List: listed, WallMs: instant_ms(T(8)), Unique: "a",
+                Parallel: [listed]}[type(request)]  # fmt: skip
+
+    assert client.known is not None
+    view = GroupView(client.known, "v1", {}, frozenset(begun))
+    with pytest.raises(InterruptedError) as replaced:
+        carried_out(decided(client, mine, view=view), answer)
+    made = parse_group_fence(replaced.value.args[0])
+    together = {each.instant for each in made.window} >= {T(8), T(16)}
+    assert together == (not blind and bool(lately or later))
+
+
+def test_an_upsert_learns_when_to_look_first_whether_it_is_decided() -> None:
+    client = client_of(fence_of(()))
+    decided_one = Found(format_group_fence(fence_of(decisions(1))), "v2")
+    before = client.answer_trips
+    carried_out(await_decision(client, T(1), (1.0,), (), learns=True), lambda _: NotModified(0))
+    assert client.answer_trips == before + LATER
+    for _ in range(99):
+        way = await_decision(client, T(1), (1.0,), (), learns=True)
+        carried_out(way, lambda _: decided_one)
+    assert client.answer_trips == SOONEST
+    carried_out(await_decision(client, T(1), (1.0,)), lambda _: decided_one)
+    assert client.answer_trips == SOONEST, "an append's time is given"
+
+
 def test_a_writer_reads_the_fence_more_seldom_while_the_window_has_no_room() -> None:
     pauses = {}
     for count in (1, UNPUBLISHED_MAX):
@@ -453,13 +513,17 @@ def test_a_publisher_goes_on_with_what_was_decided_since_while_the_fence_names_i
     assert (client.known is not None and client.known.last == 2) is knows, "its writer's own"
 
 
-def test_a_publisher_whose_writer_is_idle_reads_the_fence_and_then_stops() -> None:
+@pytest.mark.parametrize(("blind", "times"), [(True, PUBLISHER_READS), (False, REWRITER_READS)])
+def test_a_publisher_whose_writer_is_idle_reads_the_fence_and_then_stops(
+    blind: bool, times: tuple[int, ...]
+) -> None:
     done = replace(fence_of(decisions(1)), combiner="W1")
     client = client_of(done)
     client.contended = 1
+    client.writing = GroupWrite(T(1), "mine", 0, frozenset(), blind=blind)
     found, sent = carried_out(to_be_published(client, done), lambda _: NotModified(0))
     reads = [each for each in sent if isinstance(each, Get)]
-    assert found is None and len(reads) == len(PUBLISHER_READS) > 0
+    assert found is None and len(reads) == len(times) > 0
     assert len(sent) == PUBLISHER_TRIPS + 1 + len(reads), "it looks once in each round trip"
 
 

@@ -79,9 +79,11 @@ class GroupAppend:
                 client.own.discard(taken.instant)
             elif trying is None or (yield from trying(now)):
                 return now
-        spread = 0 if lead_ms else (yield from spread_ms(client))
+        spread = 0 if lead_ms else (yield from spread_ms(client, known.newest))
         lead_ms = lead_ms or (yield from behind_ms(client, known.newest, spread))
-        return (yield from take(known, action=action, plan=plan, lead_ms=lead_ms, trying=trying))
+        fresh = yield from take(known, action=action, plan=plan, lead_ms=lead_ms, trying=trying)
+        client.place_ms = instant_ms(fresh.instant)
+        return fresh
 
     def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
         """Like `transaction.survey`, with the fence beside it, or without a request."""
@@ -243,16 +245,21 @@ def schema_id(found: str | None) -> str:
     return digest(repr(columns).encode())[:16] if columns else ""
 
 
-def spread_ms(client: GroupClient) -> Procedure[int]:
+def spread_ms(client: GroupClient, newest: str) -> Procedure[int]:
     """How far ahead of the clock a writer takes its instant while other clients commit.
 
     One decision answers several writers. They begin their next commit at the same time, and would
-    ask for the same instant. A commit takes longer than a round trip, so instants do not run ahead
-    of the clocks.
+    ask for the same instant. Therefore each goes on where it was within a period of about a round
+    trip: once no two are at the same place, none asks for another's instant. A commit takes longer
+    than that, so instants do not run ahead of the clocks.
     """
-    most_ms = min(SPREAD_MAX_MS, client.trip_ms) if client.contended else 0
-    dice: int = zlib.crc32((yield Unique()).encode()) if most_ms else 0
-    return dice % (most_ms + 1)
+    if not client.contended:
+        return 0
+    if client.place_ms < 0:
+        client.place_ms = zlib.crc32((yield Unique()).encode())
+    period_ms = 1 << (min(SPREAD_MAX_MS, client.trip_ms * 5 // 4).bit_length() - 1)
+    least_ms = max((yield WallMs()), instant_ms(newest) + 1 if newest else 0)
+    return (client.place_ms - least_ms) % period_ms
 
 
 def behind_ms(client: GroupClient, newest: str, spread: int) -> Procedure[int]:

@@ -116,6 +116,10 @@ class GroupClient:
     """When the fence that it knows was sent or read."""
     rate: FenceRate = field(default_factory=FenceRate)
     """How soon the fence may be replaced again."""
+    place_ms: int = -1
+    """Of its last instant. The next one keeps a distance of whole periods from it (`spread_ms`)."""
+    answer_trips: float = 2.0
+    """So many round trips after its offer an upsert first looks whether it is decided."""
     closing: threading.Event = field(default_factory=threading.Event)
     """Whoever waits for another client's work waits no longer."""
 
@@ -215,8 +219,8 @@ class GroupWrite:
     """The earlier instants that are under way by that listing."""
     meets: bool = False
     """Whether another client replaced the fence since the one that was known before its listing."""
-    next: bool = False
-    """Whether it shows all of these offered: then it is this write's turn after their decision."""
+    later: frozenset[str] = frozenset()
+    """Of a rewrite: the later instants under way that this listing does not show offered."""
 
     def see(self, fence: GroupFence) -> None:
         """Raise the base to the last decision up to which its snapshot has all."""

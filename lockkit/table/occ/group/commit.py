@@ -34,6 +34,10 @@ OWN_BODIES_MAX = 64
 CROWD, CROWD_TRIPS = 4, 2
 """Of so many earlier commits of the last round trips that are neither decided nor offered, one is
 decided first."""
+GATHER_TRIPS = (2.5, 0.5)
+"""So long the first of several rewrites waits for the offers of the others, and once more."""
+LATELY_TRIPS, MOST = 8, 0.8
+"""It expects this part of what was decided of instants that began within so many round trips."""
 FAST_RUN_MAX = 4
 """Commits without a listing after which a writer lists, and decides what others offered."""
 
@@ -115,6 +119,10 @@ def decided(
     if view is not None:
         if kind := (yield from outcome(view, write.instant)):
             return kind
+        if not shared and gathers(client, view, write):
+            view = yield from gather(client, view, write)
+            if kind := (yield from outcome(view, write.instant)):
+                return kind
         write.see(view.fence)
         crowded = not shared and is_crowded(client, view, write)
         write.follows |= crowded
@@ -167,12 +175,43 @@ def is_crowded(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
     that its own replacement would mostly fail: it is offered at once. Of these somebody must have
     decided lately. One that began long before sends large files, and decides nothing soon.
     """
-    offers = {instant_in(each) for each in view.keys if each.endswith(OFFERS)}
     since_ms = instant_ms(write.instant) - CROWD_TRIPS * client.trip_ms
     soon = {each for each in write.earlier if instant_ms(each) >= since_ms}
-    first = soon - view.decided.keys() - offers
+    first = soon - view.decided.keys() - offered_in(view)
     met = write.blind and write.meets and len(first) >= CROWD
     return met and client.rate.is_tried(client.boot_ms())
+
+
+def gathers(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
+    """Whether a rewrite that is the first of those under way decides for those that began with it.
+
+    Writers that one decision answers begin again together. So as many others as were decided lately
+    are about to begin, or have begun.
+    """
+    known, met = client.known, write.later | offered_in(view)
+    if write.blind or write.only or not client.contended or client.is_slow or known is None:
+        return False
+    since_ms = instant_ms(write.instant) - LATELY_TRIPS * client.trip_ms
+    lately = sum(each.writes != frozenset() and instant_ms(each.instant) > since_ms
+                 for each in known.window)  # fmt: skip
+    return bool(write.later) or 1 + len(met - view.decided.keys()) < lately * MOST
+
+
+def gather(client: GroupClient, view: GroupView, write: GroupWrite) -> Procedure[GroupView]:
+    """Wait until those that are under way have offered; a look that shows them all is the last."""
+    for trips in GATHER_TRIPS:
+        yield Sleep(client.trip_ms / 1000 * trips)
+        missed = max(view.completed(), default="") > view.fence.newest
+        view = yield from look(client, at_known=not missed)
+        begun = {each for each in view.pending() if each > write.instant}
+        write.later = (write.later | begun) - client.own - offered_in(view) - view.decided.keys()
+        if not write.later:
+            break
+    return view
+
+
+def offered_in(view: GroupView) -> frozenset[str]:
+    return frozenset(instant_in(each) for each in view.keys if each.endswith(OFFERS))
 
 
 def is_due(client: GroupClient, write: GroupWrite) -> Procedure[bool]:

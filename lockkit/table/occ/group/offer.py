@@ -54,12 +54,14 @@ from lockkit.table.occ.group.view import (
 PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
 """Between two turns of a client whose instant is offered: more, the more turns it has lost."""
 LOOK_TRIPS = (1.25, 0.75, 1.25, 1.75)
-APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 2.0, 1.5)
-"""When a client looks whether it is decided: after an older offer, after its own one. An upsert
-that sees others decided then waits until the next one has listed, and decided."""
-NEXT_TRIPS = 0.5
-"""When one looks whose listing showed the offers of all earlier ones: the next decision has these,
-and it decides what comes after them."""
+APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 1.5)
+"""When a client looks whether it is decided: after an older offer, after its own one. An upsert's
+first look is after as long as its client has learned."""
+SOONER, LATER, SOONEST, LATEST = 0.15, 0.5, 1.0, 4.0
+"""By so many round trips the next first look is sooner after one that showed the decision, and
+later after one that did not; and its limits."""
+NEXT_TRIPS = 2.5
+"""Before an upsert decides whose turn it is: those that were just decided have offered again."""
 ROUND_TRIPS, RANK_MAX, ROUNDS_MAX = 2, 4, 4
 """Where the fence takes one write a second: so many round trips after the next one is due a client
 looks, that often again for each older offer up to so many, and for so many replacements."""
@@ -95,19 +97,20 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     if version and settled is made:
         client.read[write.offered, version] = write.offer()
     version = version if write.offered == own else ""
-    if view is None and write.next and not client.is_slow:
-        yield Sleep(client.trip_ms / 1000 * NEXT_TRIPS)
-        view = yield from look(client)
-    elif view is None:
-        trips = APPEND_TRIPS if write.blind else UPSERT_TRIPS
-        waits = await_decision(client, write.instant, trips, write.earlier)
+    if view is None:
+        first = () if write.blind else (client.answer_trips,)
+        trips = APPEND_TRIPS if write.blind else first + UPSERT_TRIPS
+        waits = await_decision(client, write.instant, trips, write.earlier, learns=not write.blind)
         if client.is_slow:
             waits = await_round(client, write.instant, write.earlier)
         if kind := (yield from waits):
             return kind
     for turn in range(TURNS_MAX):
         if turn or view is None:
-            view = yield from look(client, at_known=not turn and is_next(client, write))
+            at_known = not turn and is_next(client, write)
+            if at_known:
+                yield Sleep(client.trip_ms / 1000 * NEXT_TRIPS)
+            view = yield from look(client, at_known=at_known)
         if kind := (yield from outcome(view, write.instant)):
             return kind
         if not may_judge(view.fence, write.offer()):
@@ -169,15 +172,17 @@ def take_turn(client: GroupClient, view: GroupView, write: GroupWrite, turn: int
 
 
 def await_decision(
-    client: GroupClient, instant: str, trips: tuple[float, ...], older: Collection[str] = ()
-) -> Procedure[str]:
+    client: GroupClient, instant: str, trips: tuple[float, ...], older: Collection[str] = (), *,
+    learns: bool = False,
+) -> Procedure[str]:  # fmt: skip
     """Read the fence at the pace of round trips, until it decides this instant or they have passed.
 
     The owner of the oldest offer sees the others in its listing, and then replaces the fence:
-    earlier reads are useless. Once every `older` one is decided, it is this client's turn.
+    earlier reads are useless. Once every `older` one is decided, it is this client's turn. With
+    `learns`, it finds out by the first look when the next commit's is to be.
     """
     left = set(older)
-    for each in trips:
+    for looks, each in enumerate(trips):
         full = client.known is not None and not has_room(client.known, client.proven)
         least = min(len(left), FULL_TRIPS) if full else 0  # one is decided as one is published
         yield Sleep(client.trip_ms / 1000 * max(each, least))
@@ -186,7 +191,12 @@ def await_decision(
             fence = parse_group_fence(found.body)
             client.knows(fence, found.version)
             left -= {each.instant for each in fence.window}
-            if (kind := decision_in(fence, instant)) or not left:
+        kind = decision_in(client.known, instant)
+        if learns and not looks:
+            next_trips = client.answer_trips + (-SOONER if kind else LATER)
+            client.answer_trips = max(SOONEST, min(LATEST, next_trips))
+        if isinstance(found, Found):
+            if kind or not left:
                 return kind  # decided, or it is this client's turn
         else:
             client.rate.unchanged(client.version, client.boot_ms())

@@ -46,9 +46,10 @@ BESIDE_LEAST = 3
 """Of fewer decisions it reads the fence when they are published."""
 ROOM_TRIPS = 8
 """So many round trips a client waits for the one that publishes, before it looks."""
-PUBLISHER_TRIPS, PUBLISHER_READS = 10, (1, 4, 10)
+PUBLISHER_TRIPS, PUBLISHER_READS, REWRITER_READS = 10, (1, 4, 10), (6, 10)
 """For so many round trips the client that publishes for others looks whether its writer knows a
-newer fence. After so many it reads the fence itself."""
+newer fence. After so many it reads the fence itself; later if its writer rewrites, which reads
+the fence in each round."""
 SURE_MS = 500
 """How long a fence that was read counts as that of the same table; `confirmed` looks later."""
 
@@ -224,7 +225,7 @@ def fence_beside(client: GroupClient, done: GroupFence) -> Procedure[GroupFence 
 
     Also the first inflight files that are to be published then.
     """
-    if not client.contended or not is_publisher(client, done):
+    if not client.contended or not is_publisher(client, done) or rewrites(client):
         return None
     began_ms = client.boot_ms()
     found = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
@@ -246,11 +247,12 @@ def to_be_published(client: GroupClient, done: GroupFence) -> Procedure[GroupFen
     Mostly its main thread reads the fence; `client.known` is that one's, and not changed here.
     """
     known, version = done, ""
+    reads = REWRITER_READS if rewrites(client) else PUBLISHER_READS
     for trips in range(PUBLISHER_TRIPS + 1):
         yield Sleep(client.trip_ms / 1000 if trips else 0, client.closing)
         if client.known is not None and client.known.round > known.round:
             known = client.known
-        elif trips in PUBLISHER_READS and client.contended and not client.closing.is_set():
+        elif trips in reads and client.contended and not client.closing.is_set():
             found = yield from read(FENCE_KEY, unless=version or None, limit=FENCE_BYTES_MAX)
             if isinstance(found, Found):
                 known, version = parse_group_fence(found.body), found.version
@@ -259,6 +261,10 @@ def to_be_published(client: GroupClient, done: GroupFence) -> Procedure[GroupFen
         if known.last > done.last:
             return known
     return None
+
+
+def rewrites(client: GroupClient) -> bool:
+    return client.writing is not None and not client.writing.blind
 
 
 def is_publisher(client: GroupClient, fence: GroupFence) -> bool:

@@ -119,7 +119,8 @@ def publish_together(
         write.earlier = frozenset(each for each in others if each < instant)
         write.follows = bool(write.earlier)
         offers = {each[:17] for each in append.beside.foreign if each.endswith(OFFERS)}
-        write.next = bool(write.earlier) and write.earlier <= offers
+        later = {e for e in others if 0 < instant_ms(e) - instant_ms(instant) < FOLLOWS_MS}
+        write.later = frozenset(later - offers)
     write.follows &= write.listed
     open_ = (each for each in write.earlier - client.own if not decision_in(client.known, each))
     if write.listed and any(open_):  # what is decided may be its own, and is only not published
