@@ -604,3 +604,22 @@ def test_a_process_that_dies_at_any_request_leaves_all_of_its_rows_or_none(
             break
     assert not died
     assert visible == sorted(visible) and visible[-1] == (deed in (upserts, deletes))
+
+
+@pytest.mark.parametrize("index", ["", "BUCKET"])
+def test_hudi_rs_reads_a_table_that_lockkit_created(tmp_path: Path, index: str) -> None:
+    url = f"file://{tmp_path}/created"
+    with Table.create(
+        url, record_key="id", precombine="ts", table_type="MERGE_ON_READ", version=6, mode="hudi",
+        index=index, buckets=2,
+    ) as made:  # fmt: skip
+        made.upsert(as_rows(*((key, 1, 1) for key in KEYS)))
+        made.upsert(as_rows((KEYS[0], 2, 2), ("k99", 2, 2)))
+        made.delete(as_rows((KEYS[1], 3, 3)))
+        expected = dict.fromkeys(KEYS, 1) | {KEYS[0]: 2, "k99": 2}
+        del expected[KEYS[1]]
+        assert live(made) == dict(shown(read_by_hudi_rs(url))) == expected
+        made.compact()
+        made.upsert(as_rows((KEYS[2], 4, 4)))
+        expected[KEYS[2]] = 4
+        assert live(made) == dict(shown(read_by_hudi_rs(url))) == expected
