@@ -711,9 +711,10 @@ def test_writers_wait_for_the_launch_only_while_a_page_shows_the_panel(
 
 
 def test_the_next_launchs_writers_start_with_a_runs_first_commit_so_a_stop_finds_them_ready(
-    slow_start: tuple[Workbench, list[WritersToCome]],
+    slow_start: tuple[Workbench, list[WritersToCome]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, made = slow_start
+    monkeypatch.setattr("lockkit.lab.widgets.control.has_room", lambda: True)
     bench.lanes._handle_custom_msg({"type": "snapshot"}, [])
     until(lambda: len(made) == 1 and made[0].waits)
     bench.launch()
@@ -734,6 +735,21 @@ def test_the_next_launchs_writers_start_with_a_runs_first_commit_so_a_stop_finds
     made[3].said.append(event(20.0, "W1", "published", **commit))
     bench.fence(on=False)
     assert len(made) == 6
+
+
+def test_with_little_memory_the_next_launchs_writers_start_with_the_stop(
+    slow_start: tuple[Workbench, list[WritersToCome]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, made = slow_start
+    monkeypatch.setenv("MEM_LIMIT", "2000000000")
+    bench.lanes._handle_custom_msg({"type": "snapshot"}, [])
+    until(lambda: len(made) == 1 and made[0].waits)
+    bench.launch()
+    made[1].said.append(event(9.0, "W1", "published", instant="20260101000000", epoch=1))
+    bench.fence(on=False)
+    assert len(made) == 2
+    bench.stop()
+    assert len(made) == 3 and made[2].waits
 
 
 def test_the_next_launchs_writers_start_while_a_run_that_never_committed_ends(

@@ -1,8 +1,9 @@
 """The processes of the next launch, started while a page shows the panel.
 
 Without them a launch takes two seconds more, for imports. They start with the page, and again with
-a run's first commit, so that a launch right after a stop finds them ready. Without a page there is
-no Launch to press, so a notebook that runs without a browser starts none.
+a run's first commit, so that a launch right after a stop finds them ready; with little memory, only
+with the stop. Without a page there is no Launch to press, so a notebook that runs without a browser
+starts none.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import Any
 from lockkit.clock import Clock
 from lockkit.events import Event, HistoryNarrator
 from lockkit.lab.widgets.ahead import Ahead
-from lockkit.lab.widgets.launch import LaunchSettings
+from lockkit.lab.widgets.launch import LaunchSettings, has_room
 from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.predict import IN_VOILA
 from lockkit.lab.widgets.scene import Scene, facts, scene, text
@@ -403,7 +403,7 @@ class Controller:
                 self._log.append(text(line))
             if each.kind in ("stalled", "exited"):
                 self._armed.discard(each.who)
-            if each.kind == "published":
+            if each.kind == "published" and not self._ahead.waits and has_room():
                 self._start_ahead()
             if each.kind == "stalled":
                 self._said = f"{each.who} is paused (SIGSTOP): {each.get('why') or 'by hand'}"

@@ -41,6 +41,11 @@ def default_settings(**settings: Any) -> LaunchSettings:
     return LaunchSettings(**settings)
 
 
+def has_room() -> bool:
+    """Whether a second set of plain writers (240 MB) may wait beside those that run."""
+    return memory_bytes() >= SPARK_BYTES_MIN
+
+
 def memory_bytes() -> int:
     """The memory that this machine or container allows."""
     try:
