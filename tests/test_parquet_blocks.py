@@ -79,7 +79,7 @@ def test_another_format_is_refused_by_name_in_options_and_in_properties(value: s
         found = table.store.get(PROPERTIES_KEY)
         body = found.body + f"{OPTION}={value}\n".encode()
         table.store.put(PROPERTIES_KEY, body, IfVersion(found.version))
-        with pytest.raises(TableError, match=f"{OPTION}={value}: log files are written in Avro or"):
+        with pytest.raises(TableError, match=f"{OPTION}={value}: lockkit writes log files in"):
             table.upsert(rows(("a", "EU", 1, 1)))
     with pytest.raises(TableError, match=r"must be avro\|parquet"):
         TableConfig(name="t", record_key="id", table_type=MERGE_ON_READ, log_format=value)
