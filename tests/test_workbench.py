@@ -678,6 +678,22 @@ def test_an_app_sends_nothing_to_a_page_that_was_closed_until_it_is_there_again(
     until(lambda: not bench.lanes.status["recorded"])
 
 
+def test_an_app_sends_nothing_when_the_writers_of_a_closed_page_end(
+    slow_start: tuple[Workbench, list[WritersToCome]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, made = slow_start
+    bench.lanes._handle_custom_msg({"type": "hb"}, [])
+    bench.launch()
+    monkeypatch.setattr("lockkit.lab.widgets.control.SILENT_MS", 0.0)
+    monkeypatch.setattr("lockkit.lab.widgets.control.IN_VOILA", True)
+    bench._control.wait(bench._control.ask("fence", on=True))
+    before = bench._news
+    made[-1].alive = False
+    until(lambda: not bench._control._page_seen.is_set())
+    bench._control.wait(bench._control.ask("snapshot"))
+    assert bench._news is before, "it would count as use of the kernel, for two minutes more"
+
+
 def test_no_recorded_run_plays_over_writers_that_test_their_store(
     slow_start: tuple[Workbench, list[WritersToCome]],
 ) -> None:

@@ -391,7 +391,7 @@ class Controller:
 
     def _is_silent(self) -> bool:
         silent_ms = self._clock.boot_ms() - self._spoke_ms
-        return IN_VOILA and self._page_seen.is_set() and silent_ms > SILENT_MS
+        return IN_VOILA and self._spoke_ms > 0 and silent_ms > SILENT_MS
 
     def _take(self) -> int:
         """Add the new events to the story; return their number."""
