@@ -32,7 +32,7 @@ from lockkit.table.format.timeline import LANES, instant_ms, instant_of
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group.commit import prove_data
-from lockkit.table.occ.group.fence import read_group_fence
+from lockkit.table.occ.group.fence import OFFERS, read_group_fence
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_an_interrupt_before_an_offer_says_that_nothing_was_committed(url: str) 
         published(table)
         said = notes(interrupted(table, ".parquet"))
         assert "was not committed; what it had written was taken back" in said
-        assert "is not known" not in said
+        assert "it is unknown" not in said
     assert values(url) == judged(url) == {"a": 0}
 
 
@@ -122,7 +122,8 @@ def test_an_interrupt_after_an_offer_says_that_it_is_not_known_and_what_came_of_
         before_fence(one, lambda: other.append(rows("b")))
         said = notes(interrupted(one, FENCE_KEY, 2))
         outcome = "was committed before the interrupt" in said, "was not committed" in said
-        assert "is not known (interrupted once it was offered" in said and ".append" in said
+        assert "it is unknown whether" in said and ".append" in said
+        assert "(interrupted once it was offered" in said
         assert outcome in ((True, False), (False, True)), said
     expected = {"a": 0, "b": 0} | ({"mine": 0} if outcome[0] else {})
     assert values(url) == judged(url) == expected
@@ -285,6 +286,29 @@ def test_a_writer_that_sees_another_commit_under_way_is_one_among_others(
         assert not client.contended
         getattr(table, write)(rows("b"))
         assert client.contended
+
+
+@pytest.mark.parametrize(("idle", "others"), [(True, 1), (False, 1), (True, 0)])
+def test_an_append_of_a_writer_that_was_idle_is_offered_beside_its_replacement_of_the_fence(
+    url: str, idle: bool, others: int
+) -> None:
+    """It costs a request: so only if another commit is under way, and the writer is in no loop."""
+    with Table(url) as table:
+        first = table.append(rows("a"))
+        client = table._upkeep.context.together[0]
+        pending = names_at(url).requested(instant_of(instant_ms(first.instant) + 1), "commit")
+        run(prove_data({pending: b"another's"} if others else {}), table.store, Clock())
+        client.timeline, client.contended = None, 2
+        client.acked_ms = -(10**9) if idle else 10**12
+        client.ahead.clear()
+        requests: list[str] = []
+        spy(table, requests.append)
+        table.append(rows("b"))
+        offered = [each for each in requests if each.endswith(OFFERS)]
+        assert bool(offered) == (idle and bool(others))
+        assert f"put {FENCE_KEY}" in requests
+        published(table)
+    assert judged(url) == {"a": 0, "b": 0}
 
 
 def test_an_append_among_others_reads_no_commit_to_compare_its_columns(url: str) -> None:

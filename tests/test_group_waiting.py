@@ -21,13 +21,15 @@ from lockkit.protocol.outcome import (
     Missing,
     NotModified,
     PreconditionFailed,
+    Throttled,
+    WriteAnswer,
 )
 from lockkit.runtime import Get, List, Parallel, Procedure, Put, Sleep, Unique, WallMs, run
 from lockkit.stores import ListEntry, Listing, open_store
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig
 from lockkit.table.format.timeline import V6, V9, instant_ms, instant_of, load_timeline
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
-from lockkit.table.occ.group.ahead import behind_ms, spread_ms
+from lockkit.table.occ.group.ahead import GroupAppend, behind_ms, spread_ms
 from lockkit.table.occ.group.client import (
     TURNS_MAX,
     GroupClient,
@@ -275,7 +277,9 @@ def test_a_writer_among_others_keeps_its_place_within_each_round_trip() -> None:
     assert places() == {(start_ms + 5) % 64}, "then where its last instant was"
 
 
-@pytest.mark.parametrize(("wall", "lead_ms"), [(50, 8), (2, 9 + 100 + 60 + 8 - 20)])
+@pytest.mark.parametrize(
+    ("wall", "lead_ms"), [(180, 8), (50, 9 + 100 + 60 + 8 - 50), (2, 9 + 100 + 60 + 8 - 20)]
+)
 def test_a_writer_whose_clock_is_behind_goes_on_from_the_fences_newest_instant(
     wall: int, lead_ms: int
 ) -> None:
@@ -288,6 +292,20 @@ def test_a_writer_whose_clock_is_behind_goes_on_from_the_fences_newest_instant(
     client.contended = 1
     way = behind_ms(client, T(20), 8)
     assert carried_out(way, lambda _: instant_ms(T(wall)))[0] == lead_ms
+
+
+def test_a_writer_whose_clock_is_behind_begins_again_as_far_ahead_as_the_first_time() -> None:
+    """The lead after a useless instant, 50 ms at first, is less than others go on meanwhile."""
+    client = client_of(replace(fence_of(decisions(1)), newest=T(9)))
+    client.trip_ms, client.boot_ms, client.knew_ms, client.contended = 60, lambda: 5_100, 5_000, 1
+    config = TableConfig(name="t", record_key="id", mode=FENCED, commit=GROUP)
+    known = TableCache(config, "v", newest=T(20))
+
+    def answer(request: Any) -> Any:
+        return {Put: Applied("v"), WallMs: instant_ms(T(2)), Unique: "mine"}[type(request)]
+
+    way = GroupAppend(client).take(known, action=COMMIT, lead_ms=50, trying=None)
+    assert carried_out(way, answer)[0].instant >= T(9 + 100 + 60)
 
 
 def test_a_writer_whose_instant_is_taken_tries_one_that_is_not_behind_its_clock() -> None:
@@ -449,6 +467,32 @@ def test_an_upsert_learns_when_to_look_first_whether_it_is_decided() -> None:
     assert client.answer_trips == SOONEST
     carried_out(await_decision(client, T(1), (1.0,)), lambda _: decided_one)
     assert client.answer_trips == SOONEST, "an append's time is given"
+
+
+@pytest.mark.parametrize("refused", [PreconditionFailed(), Throttled(None)], ids=["lost", "429"])
+def test_an_append_offered_beside_its_replacement_is_not_offered_again_and_stays_sent(
+    refused: WriteAnswer
+) -> None:
+    """Whatever becomes of the replacement: from then on another client may decide it."""
+    client = client_of(fence_of(decisions(1), published=1))
+    mine = GroupWrite(T(9), "mine", 1, frozenset(), blind=True, body=BODY, table="t", eager=True)
+    after = fence_of((*decisions(1), GroupDecision(2, 2, COMMIT, mine.instant)))
+    sent = list[str]()
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, Parallel):
+            return [carried_out(each, answer)[0] for each in request.procedures]
+        if isinstance(request, Put):
+            sent.append(request.key)
+            return refused if request.key == FENCE_KEY else Applied("o")
+        assert mine.sent, "not even the second of them may be denied"
+        found = Found(format_group_fence(after), "v2")
+        return {Get: found, WallMs: 1_767_225_700_000, Unique: "attempt"}[type(request)]
+
+    assert client.known is not None
+    view = GroupView(client.known, "v1", {}, frozenset())
+    kind, _ = carried_out(decided(client, mine, view=view), answer)
+    assert kind == COMMIT and sent == [FENCE_KEY, mine.offered]
 
 
 def test_a_writer_reads_the_fence_more_seldom_while_the_window_has_no_room() -> None:

@@ -84,6 +84,8 @@ from lockkit.table.services.archive_group import decide_nothing_until, named_by_
 STEPS = 400
 ACTIONS_MAX = 24
 AHEAD, SLOW, ARCHIVES, SWITCHES = 0.3, 0.3, 0.4, 0.5
+EAGER = 0.5
+"""How many commits are offered beside the replacement of the fence."""
 SWITCHED = 0.06
 SMALL, LARGE = 0.25, 0.3
 """In how many worlds small commits have no inflight file, and how many are too large there."""
@@ -314,6 +316,7 @@ class GroupRun(SeedRun):
             fields["much"] = chance.randbytes(PACKED_MAX).hex()
         write.body, write.blind = json.dumps(fields).encode(), blind
         write.writes = groups_of(write.body)
+        write.eager = not self.reserves_ahead and chance.random() < EAGER
         if self.inflight:
             files[client.names.inflight(write.instant)] = write.body
         try:
@@ -322,6 +325,8 @@ class GroupRun(SeedRun):
             completion = yield from completion_of(client.names, write.instant)
             kind = REFUSED if completion is None else COMMIT
         self.answered(write.instant, kind)
+        if write.made is not None:
+            self.world.reached.add("offered beside")
         if kind != COMMIT:
             yield from group_combine.roll_back(client, write.instant, files_of(write.instant))
         return kind

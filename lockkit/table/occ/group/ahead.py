@@ -28,7 +28,7 @@ from lockkit.table.format.timeline import (
     refuse_ahead,
 )
 from lockkit.table.occ.covered import CheckedHorizon
-from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, digest
+from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT, digest
 from lockkit.table.occ.group.client import GroupClient, ListedBeside, decision_in
 from lockkit.table.occ.group.commit import FAST_RUN_MAX
 from lockkit.table.occ.group.decision import GroupFence
@@ -62,12 +62,15 @@ class GroupAppend:
     """The version of the fence that a rewrite without a listing has read; "": it listed."""
     beside: Timeline | None = None
     """What a rewrite listed while it sent its files."""
+    rested: bool = False
+    """Whether its client's commit before had ended more than a round trip before it began."""
 
     def take(
         self, known: Any, *, action: str, lead_ms: int, trying: Trying | None, plan: bytes = b"",
     ) -> Procedure[TakenInstant]:  # fmt: skip
         """Take the instant that was reserved ahead if it is still usable, otherwise a new one."""
         client, self.listed, self.only = self.client, None, ""
+        self.rested = client.boot_ms() - client.acked_ms > client.trip_ms
         if client.known is not None:
             known = replace(known, newest=max(known.newest, client.known.since))
         while not lead_ms and (reserved := _reserved(client)) is not None:
@@ -80,7 +83,7 @@ class GroupAppend:
             elif trying is None or (yield from trying(now)):
                 return now
         spread = 0 if lead_ms else (yield from spread_ms(client, known.newest))
-        lead_ms = lead_ms or (yield from behind_ms(client, known.newest, spread))
+        lead_ms = max(lead_ms, (yield from behind_ms(client, known.newest, spread)))
         fresh = yield from take(known, action=action, plan=plan, lead_ms=lead_ms, trying=trying)
         client.place_ms = instant_ms(fresh.instant)
         return fresh
@@ -258,23 +261,25 @@ def spread_ms(client: GroupClient, newest: str) -> Procedure[int]:
     if client.place_ms < 0:
         client.place_ms = zlib.crc32((yield Unique()).encode())
     period_ms = 1 << (min(SPREAD_MAX_MS, client.trip_ms * 5 // 4).bit_length() - 1)
-    least_ms = max((yield WallMs()), instant_ms(newest) + 1 if newest else 0)
+    wall_ms: int = yield WallMs()
+    least_ms = max(wall_ms, instant_ms(newest) + 1 if newest else 0)
     return (client.place_ms - least_ms) % period_ms
 
 
 def behind_ms(client: GroupClient, newest: str, spread: int) -> Procedure[int]:
-    """How far ahead of `newest` a writer takes its instant, if its clock is behind the others'.
+    """How far ahead of its clock, and of `newest`, a writer takes its instant among others.
 
     It goes on from the fence's newest instant by its own clock, and a round trip more: otherwise
     others' commits pass its instant before it lists. That instant was reserved longer before the
     fence was read than this adds, so instants do not run ahead of the clocks.
     """
-    fence, wall_ms = client.known, (yield WallMs())
-    if fence is None or not client.contended or instant_ms(fence.newest) < wall_ms:
+    fence = client.known
+    wall_ms: int = yield WallMs()
+    if fence is None or not client.contended:
         return spread
     since_ms = max(0, client.boot_ms() - client.knew_ms)
     there_ms = instant_ms(fence.newest) + since_ms + client.trip_ms + spread
-    return max(spread, there_ms - instant_ms(newest))
+    return max(spread, there_ms - max(instant_ms(newest or NO_INSTANT), wall_ms))
 
 
 def is_recent(early_ms: int) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from lockkit.protocol.outcome import Version
+from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Procedure
 from lockkit.stores import ListEntry
 from lockkit.table.errors import TableChanged
@@ -219,6 +219,11 @@ class GroupWrite:
     """The earlier instants that are under way by that listing."""
     meets: bool = False
     """Whether another client replaced the fence since the one that was known before its listing."""
+    eager: bool = False
+    """Whether its offer is sent beside the replacement of the fence: its writer, which was idle
+    before, saves time by a request more."""
+    made: Version | Found | None = None
+    """What came of that offer."""
     later: frozenset[str] = frozenset()
     """Of a rewrite: the later instants under way that this listing does not show offered."""
 

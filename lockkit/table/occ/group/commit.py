@@ -25,7 +25,7 @@ from lockkit.table.occ.group.client import (
 from lockkit.table.occ.group.combine import decide_alone, withdraw
 from lockkit.table.occ.group.decision import GroupFence, may_judge, reaches
 from lockkit.table.occ.group.fence import OFFERS, goes_without
-from lockkit.table.occ.group.offer import offer
+from lockkit.table.occ.group.offer import offer, offer_beside
 from lockkit.table.occ.group.view import GroupView, look, open_offers, outcome, view_of_known
 
 RESERVATIONS_MAX = 10
@@ -124,12 +124,14 @@ def decided(
             if kind := (yield from outcome(view, write.instant)):
                 return kind
         write.see(view.fence)
-        crowded = not shared and is_crowded(client, view, write)
+        crowded = not shared and not write.eager and is_crowded(client, view, write)
         write.follows |= crowded
         judged = not crowded and may_judge(view.fence, write.offer())
         if judged and (yield from is_due(client, write)):
             others = yield from open_offers(view)
             decides = client.process.decide if client.process else decide_alone
+            if write.eager and not shared and not client.is_slow:
+                client.beside = offer_beside(client, write)
             won = yield from decides(client, view, others, write)
             client.wins += won
             client.contended = CONTENDED_FOR if others else client.contended

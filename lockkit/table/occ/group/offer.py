@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Collection
 from contextlib import suppress
 
-from lockkit.errors import StoreError
+from lockkit.errors import StoreError, TableError
 from lockkit.protocol.outcome import Found, Missing, Version, over
 from lockkit.runtime import Parallel, Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import create, read, settle_write
@@ -57,6 +57,8 @@ LOOK_TRIPS = (1.25, 0.75, 1.25, 1.75)
 APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 1.5)
 """When a client looks whether it is decided: after an older offer, after its own one. An upsert's
 first look is after as long as its client has learned."""
+EAGER_TRIPS = (0.7, 0.0, 0.5, 1.5)
+"""When one looks that was idle before, once its replacement beside its offer has failed."""
 SOONER, LATER, SOONEST, LATEST = 0.15, 0.5, 1.0, 4.0
 """By so many round trips the next first look is sooner after one that showed the decision, and
 later after one that did not; and its limits."""
@@ -80,15 +82,18 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     if not write.blind and not write.surveyed:  # its offer says what its owner has seen
         write.see((yield from look(client)).fence)
     own = timeline_key(client.names, write.instant, "offer")
-    key, body = offered_as(client.names, write.offer(), write.body, client.known)
-    write.sent, write.offered = True, key
+    made: Version | Found | None = write.made
     view: GroupView | None = None
-    if write.follows or client.is_slow:
+    if made is None:
+        key, body = offered_as(client.names, write.offer(), write.body, client.known)
+        write.sent, write.offered = True, key
+    if made is None and (write.follows or client.is_slow):
         sent_ms = yield WallMs()
         made = yield from create_offer(client.names, write, body)
         client.took(sent_ms, (yield WallMs()))
-    else:
+    elif made is None:
         made, view = yield Parallel((create_offer(client.names, write, body), look(client)))
+    assert made is not None
     settled: Version | Found | Missing = made
     if isinstance(settled, Found):  # an earlier call offered it, or a tombstone refuses it
         before = parse_offer(settled.body)
@@ -99,7 +104,8 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     version = version if write.offered == own else ""
     if view is None:
         first = () if write.blind else (client.answer_trips,)
-        trips = APPEND_TRIPS if write.blind else first + UPSERT_TRIPS
+        blind = EAGER_TRIPS if write.eager else APPEND_TRIPS
+        trips = blind if write.blind else first + UPSERT_TRIPS
         waits = await_decision(client, write.instant, trips, write.earlier, learns=not write.blind)
         if client.is_slow:
             waits = await_round(client, write.instant, write.earlier)
@@ -131,6 +137,20 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
         if kind := (yield from take_turn(client, view, write, turn)):
             return kind
     return (yield from withdraw(client, write.instant))
+
+
+def offer_beside(client: GroupClient, write: GroupWrite) -> Procedure[None]:
+    """Offer a commit beside the replacement of the fence that decides it: if that fails, the next
+    one may decide it. Both name one instant, which is decided once. From now on it counts as sent.
+    """
+    write.offered, body = offered_as(client.names, write.offer(), write.body, client.known)
+    write.sent = True
+    return _offer_beside(client, write, body)
+
+
+def _offer_beside(client: GroupClient, write: GroupWrite, body: bytes) -> Procedure[None]:
+    with suppress(StoreError, TableError):  # if the replacement fails, it is offered again
+        write.made = yield from create_offer(client.names, write, body)
 
 
 def create_offer(
