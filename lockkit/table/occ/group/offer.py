@@ -57,7 +57,7 @@ LOOK_TRIPS = (1.25, 0.75, 1.25, 1.75)
 APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 1.5)
 """When a client looks whether it is decided: after an older offer, after its own one. An upsert's
 first look is after as long as its client has learned."""
-EAGER_TRIPS = (0.7, 0.0, 0.5, 1.5)
+EAGER_TRIPS = (0.5, 0.3, 0.5, 1.5)
 """When one looks that was idle before, once its replacement beside its offer has failed."""
 SOONER, LATER, SOONEST, LATEST = 0.15, 0.5, 1.0, 4.0
 """By so many round trips the next first look is sooner after one that showed the decision, and
