@@ -23,7 +23,7 @@ from lockkit.clock import Clock
 from lockkit.errors import StoreError
 from lockkit.events import plain
 from lockkit.runtime import run
-from lockkit.table.format.properties import GROUP, load_config
+from lockkit.table.format.properties import load_config
 from lockkit.table.occ.fence import FENCE_KEY
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def mode(args: argparse.Namespace) -> int:
 
     with opened(args.url, store_options(args)) as store:
         config, _ = run(load_config(), store, Clock())
-        now = config.commit if config.commit == GROUP else config.mode
+        now = config.commit_mode
         if not args.yes:
             if not args.json:
                 say(f"{plain(args.url)}  mode {now}", *steps(now, args.mode))

@@ -103,7 +103,7 @@ def write(
     :param table_name: of a new table; None: the URL's last part.
     :param table_type: of a new table: COPY_ON_WRITE (None) or MERGE_ON_READ.
     :param version: of a new table: 9 (None), 8 or 6.
-    :param mode: of a new table: fenced (None), or hudi where Hudi writes too.
+    :param mode: of a new table: fenced (None), group, or hudi where Hudi writes too.
     :param buckets: of a new table: file groups for upserts in a partition; None: 4.
     :param retries: further attempts after a conflict, up to 1000; None: 0.
     :param partial: whether an upsert's rows keep what is stored in the columns that `df` lacks.

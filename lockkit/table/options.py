@@ -19,7 +19,14 @@ from lockkit.table.format.gate import (
     says_hashed,
 )
 from lockkit.table.format.option_values import flag, whole
-from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig, load_config
+from lockkit.table.format.properties import (
+    FENCED,
+    GROUP,
+    PROPERTIES_KEY,
+    SERIAL,
+    TableConfig,
+    load_config,
+)
 from lockkit.table.format.property_keys import BUCKET_INDEX, INDEX, LOG_FORMAT
 from lockkit.table.occ.concurrency import NON_BLOCKING, concurrency_mode
 from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy, strategy_of
@@ -222,7 +229,8 @@ def new_config(requested: WriteOptions, url: str) -> TableConfig:
         named=not several and says_complex(requested.described),
         table_type=requested.table_type or default.table_type,
         version=requested.version or default.version,
-        mode=requested.mode or default.mode,
+        mode=FENCED if requested.mode in (None, GROUP) else requested.mode,
+        commit=GROUP if requested.mode == GROUP else SERIAL,
         buckets=requested.buckets or default.buckets,
         index=BUCKET_INDEX if says_hashed(requested.described) else "",
         hive_style=default.hive_style if requested.hive_style is None else requested.hive_style,
@@ -245,5 +253,5 @@ def refuse_another(requested: WriteOptions, config: TableConfig) -> None:
     refuse_blocking(config, requested.concurrency)
 
 
-_FIELDS = {"partition_path": "partition_by", "table_name": "name"}
+_FIELDS = {"partition_path": "partition_by", "table_name": "name", "mode": "commit_mode"}
 """Keywords that the table's config has under other names."""

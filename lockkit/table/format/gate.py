@@ -222,10 +222,12 @@ def _in_words(values: str) -> str:
 
 # --- what options say of the table ----------------------------------------------------------------
 
-_DESCRIBES = {"partition_by": NAMES["partition_path"], "name": NAMES["table_name"]} | {
+_DESCRIBES = {
+    "partition_by": NAMES["partition_path"], "name": NAMES["table_name"],
+    "commit_mode": NAMES["mode"],
+} | {
     field: NAMES[field] for field in (
-        "record_key", "precombine", "table_type", "version", "mode", "buckets", "hive_style",
-        "urlencode",
+        "record_key", "precombine", "table_type", "version", "buckets", "hive_style", "urlencode",
     )
 }  # fmt: skip
 """The fields of a table's config, and the options that set them."""

@@ -165,6 +165,11 @@ class TableConfig:
         return self.named or "," in self.record_key + fields
 
     @property
+    def commit_mode(self) -> str:
+        """`fenced`, `group` or `hudi`: its mode, as the option and the command call it."""
+        return GROUP if self.commit == GROUP else self.mode
+
+    @property
     def merged(self) -> bool:
         """Whether it is merge-on-read: its upserts write log files."""
         return self.table_type == MERGE_ON_READ

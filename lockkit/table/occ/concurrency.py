@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.lock.handle import Lock
+from lockkit.lock.hudi_keys import KEYS
 from lockkit.runtime import run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.format.option_values import one_of
 from lockkit.table.occ.commit import Committed, EpochGuard, First, Guard, StateChange
-from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
+from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import deferred, held, note_if_interrupted, publish
 
@@ -123,6 +124,12 @@ def control_of(
 
 def concurrency_mode(options: Mapping[str, Any]) -> str:
     return one_of(options, CONCURRENCY_KEY, of=(SINGLE, SHARED, NON_BLOCKING), default=SHARED)
+
+
+def names_lock(options: Mapping[str, Any]) -> str:
+    """The option, of these in lower case, that describes the lock of the commits; "" for none."""
+    lock = (key for key in KEYS if key != STRATEGY_KEY)
+    return next((key for key in lock if options.get(key) not in (None, "")), "")
 
 
 def guard_of(lock: LockHandle) -> Guard:

@@ -16,8 +16,9 @@ from lockkit.clock import Clock
 from lockkit.runtime import Procedure
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
-from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.properties import GROUP, TableConfig
 from lockkit.table.occ.commit import First
+from lockkit.table.occ.concurrency import names_lock
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services.context import ServiceContext
@@ -42,6 +43,10 @@ class ServiceFailed(UserWarning):
     cause: Exception
 
 
+class NoLockTaken(UserWarning):
+    """An option describes the lock of the commits, and commits of this table take none."""
+
+
 class Upkeep:
     """The services of one writer, by Hudi's options; `close` waits for what is due."""
 
@@ -62,6 +67,7 @@ class Upkeep:
         self._whole_at_ms = self.clock.boot_ms() + WHOLE_EVERY_MS
         self._options, self._rules, self._appends = options, rules, AppendsDue(0, 0)
         self._serving = threading.Lock()  # several writing threads may share these services
+        self._warned = False
         self._woken, self._due, self._closed = threading.Event(), False, False
         self._thread: threading.Thread | None = None  # started by the first write
 
@@ -76,8 +82,17 @@ class Upkeep:
             return self._service
 
     def before_write(self, known: TableCache) -> None:
-        """Raises what a rollback raises: nothing was written yet."""
+        """Raises what a rollback raises: nothing was written yet. Warns once of an unused lock."""
         with self._loading:
+            key = names_lock(self._options) if known.config.commit == GROUP else ""
+            if key and not self._warned:
+                self._warned = True
+                text = (
+                    f"{key} describes a lock, and commits of table {known.config.name!r} take "
+                    "none: its writers decide together. Leave it out, or let commits take turns "
+                    "under the lock again: `lockkit table mode URL fenced`"
+                )
+                warnings.warn(NoLockTaken(text), stacklevel=4)
             if self._rules.compact_on and not known.config.merged:  # Hudi ignores these, too
                 kept = {k: v for k, v in self._options.items() if k not in COMPACT_KEYS}
                 self._rules = service_rules(kept, self.concurrency_control.mode)
