@@ -196,7 +196,7 @@ class Stops(BaseException):
     """The end of a process."""
 
 
-def dies(table: Table, *keys: str) -> str:
+def dies(table: Table, *keys: str, ahead_ms: int = 0) -> str:
     """A writer that ends once its files are there, without a word; answers its instant."""
     found: list[str] = []
 
@@ -207,7 +207,8 @@ def dies(table: Table, *keys: str) -> str:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(WriteAttempt, "_publish", ends)
         patched.setattr(WriteAttempt, "_leave", lambda *_: iter(()))
-        with Table(table.url, emit=heard) as other, pytest.raises(Stops):
+        clock = Clock(offset_ms=ahead_ms)
+        with Table(table.url, emit=heard, clock=clock) as other, pytest.raises(Stops):
             other.upsert(as_rows(*((key, TS, 77) for key in keys)))
     return found[-1]
 
@@ -340,6 +341,26 @@ def test_no_plan_has_the_log_file_of_a_dead_writer_that_began_the_file_group_too
         roll_back(table, dead)
         assert table.compact(mode="execute") is not None
         assert live(table) == {"k04": 1} == dict(shown(read_by_hudi_rs(table.url)))
+
+
+@pytest.mark.filterwarnings("ignore::lockkit.lock.oddities.ClockSkew")
+def test_no_plan_has_a_file_group_that_has_the_log_file_of_such_a_writer_alone(
+    tmp_path: Path
+) -> None:
+    """Without that log file nobody would take the file group for one with a compaction before it:
+    the next log file would have the name of the old slice, and the plan would lack it."""
+    only = {"partition_by": None, "index": "BUCKET", "buckets": 1}
+    with made(f"file://{tmp_path}", version=6, mode="hudi", **only) as table:
+        dead = dies(table, "k03", ahead_ms=60_000)
+        write(table, 1, "k04")
+        done = table.compact()
+        assert done is not None and done.instant < dead
+        assert table.compact(mode="schedule") is None
+        with Table(table.url, clock=Clock(offset_ms=60_000)) as later:
+            roll_back(later, dead)
+            write(later, 2, "k05")
+            assert later.compact() is not None
+        assert live(table) == {"k04": 1, "k05": 2} == dict(shown(read_by_hudi_rs(table.url)))
 
 
 def test_a_refused_write_takes_its_log_files_back_itself(table: Table) -> None:

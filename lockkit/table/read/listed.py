@@ -179,12 +179,13 @@ def _with_logs(
     return {
         group: LogSlice(
             *group, groups[group].instant if group in groups else "",
-            groups[group].path if group in groups else "",
-            tuple(key for at, key in its if own or is_of_the_newest(found.now, at, start)),
-            found.table.ordering, completed, found.table.config.names,
+            groups[group].path if group in groups else "", kept, found.table.ordering, completed,
+            found.table.config.names,
         )
         for group, its in logs.items()
         for start in (_start(groups.get(group), its, completed),)
+        if (kept := tuple(key for at, key in its
+                          if own or is_of_the_newest(found.now, at, start)))
     }  # fmt: skip
 
 
