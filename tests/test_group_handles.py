@@ -33,6 +33,7 @@ from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group.commit import prove_data
 from lockkit.table.occ.group.fence import OFFERS, read_group_fence
+from lockkit.table.writer import TableWrite
 
 
 @pytest.fixture
@@ -77,6 +78,31 @@ def test_a_forked_child_refuses_its_parents_handle_and_the_parent_goes_on(url: s
         assert status == 0
         table.append(rows("c"))
     assert values(url) == judged(url) == dict.fromkeys(["a", "b", "own", "c"], 0)
+
+
+def test_an_upsert_whose_files_take_longer_than_the_commits_of_others_is_committed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, ids = TableWrite._written, iter(map(str, range(99)))
+    with Table(url) as table, Table(url) as other:
+
+        def slow(write: TableWrite, *how: Any) -> Any:
+            if write.store is table.store:
+                for _ in range(2):
+                    other.append(rows(next(ids)))
+                    published(other)
+            return made(write, *how)
+
+        for v in range(3):
+            table.upsert(rows("a", v=v))
+            other.append(rows(next(ids)))
+        monkeypatch.setattr(TableWrite, "_written", slow)
+        for v in range(3, 6):
+            client = table._upkeep.context.together[0]
+            client.contended = 9
+            table.upsert(rows("a", v=v))
+            assert client.overtaken > 0, "it began again once, and lists first for a while"
+    assert values(url)["a"] == judged(url)["a"] == 5
 
 
 # --- Ctrl-C ---------------------------------------------------------------------------------------

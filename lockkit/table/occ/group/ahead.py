@@ -47,6 +47,8 @@ from lockkit.table.occ.transaction import (
 
 AHEAD_MS = 500
 """How long a reserved instant waits for its writer's next write. Others see it pending."""
+OVERTAKEN_FOR = 8
+"""So many rewrites list before they make their files, once others have passed one that did not."""
 SPREAD_MAX_MS = 128
 """Writers that begin at the same time spread over so long, at most one round trip."""
 
@@ -162,7 +164,9 @@ class GroupRewrite(GroupAppend):
                 self.only = client.version
                 yield Note("began", {"instant": taken.instant})
                 return Transaction(taken, seen), seen
-        if is_begun(client, self.begun, taken) and client.listed_after <= after:
+        overtaken = client.overtaken > 0
+        client.overtaken -= overtaken
+        if not overtaken and is_begun(client, self.begun, taken) and client.listed_after <= after:
             seen = as_decided(client, after)
             if seen is not None:
                 return Transaction(taken, seen, lambda: self.list_beside(taken)), seen
@@ -181,6 +185,7 @@ class GroupRewrite(GroupAppend):
         transaction, now = yield from survey(taken)
         client.timeline, client.listed_after = now, _listed_after(taken)
         useless = transaction is None
+        client.overtaken = OVERTAKEN_FOR if useless else 0
         if useless or (yield from give_way(taken.names, taken.instant, taken.action, now)):
             raise LateInstant(taken.instant, instant=now.latest, cause="was committed first",
                               cure="start again from the current table")  # fmt: skip

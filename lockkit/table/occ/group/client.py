@@ -66,6 +66,9 @@ class GroupClient:
     """Up to this instant nothing is published any more: it may have left the timeline."""
     known: GroupFence | None = None
     version: Version = ""
+    overtaken: int = 0
+    """For how many more rewrites it lists before it makes its files, because others had passed one
+    that listed beside them."""
     contended: int = 0
     """For how many more commits it counts that another client has replaced the fence."""
     trip_ms: int = TRIP_LEAST_MS
