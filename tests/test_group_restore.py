@@ -63,6 +63,23 @@ def test_the_history_and_a_savepoint_have_what_was_acknowledged_and_is_not_publi
             assert newest() == committed.instant
 
 
+def test_writes_go_on_after_a_restore_took_back_a_commit_that_added_a_column(url: str) -> None:
+    with Table(url) as table, Table(url) as other:
+        table.append(rows("a"))
+        published(table)
+        instant = table.savepoint().instant
+        table.append(rows("b").append_column("more", [[1]]))
+        published(table)
+        table.restore(instant)
+        other.append(rows("c"))
+        table.upsert(rows("a", v=1))
+        other.delete(rows("c"))
+        with Table(url) as new:
+            new.upsert(rows("d"))
+            assert new.read().column_names == ["id", "region", "v"]
+    assert values(url) == judged(url) == {"a": 1, "d": 0}
+
+
 def test_an_upsert_after_a_restore_does_not_meet_an_overwrite_that_was_taken_back(url: str) -> None:
     with Table(url) as table, Table(url) as other:
         instant = saved(table)

@@ -71,6 +71,8 @@ def set_closed(
         if done or not closed:
             attempt = yield Unique()
             after = replace(fence, attempt=attempt, round=fence.round + 1, closed=closed)
+            if not closed:  # a restore may have taken back the commit that these columns are of
+                after = replace(after, schema="")
             believe()
             if (yield from replace_group_fence(client, view, emptied(after) if closed else after)):
                 return
