@@ -138,7 +138,7 @@ class World(Play):
                 )
                 mine.reported = prepared.instant
             except CommitConflict as error:
-                assert "begin again" in str(error) or "let that plan" in str(error)
+                assert "start again" in str(error) or "let that plan" in str(error)
                 mine.reported = "CommitConflict"
             except LockLost as error:
                 mine.reported = "again" if "acquire the lock again" in str(error) else "LockLost"

@@ -44,7 +44,7 @@ INTERNAL = {
     "DiskFull", "EntryGone", "ForeignAnswer", "GrantOver", "Interrupted", "LaterFormat",
     "Malformed", "NoAnswerYet", "_CommandFailed",
     "ProtocolDeparture", "SiblingInterrupted", "StopSignal", "TableMoved", "Unreachable",
-    "Unreadable", "Stopped", "Violated", "WireError", "WriterDeposed",
+    "Unreadable", "Stopped", "UnknownScenario", "Violated", "WireError", "WriterDeposed",
 }  # fmt: skip
 FACTS: dict[str, Any] = {
     "operation": Claim("j-1", "w-1", 1000), "read": ("a", "b"), "doubt": True, "decided": True,

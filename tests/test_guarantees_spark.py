@@ -219,7 +219,7 @@ def test_of_three_processes_on_one_file_group_exactly_one_commits(
     winners = [n for n, each in enumerate(answers) if each.get("instant")]
     refused = [each for each in answers if each.get("error") == "CommitConflict"]
     assert len(winners) == 1 and len(refused) == WRITERS - 1, answers
-    assert all("region=EU" in each["text"] and "begin again" in each["text"] for each in refused)
+    assert all("region=EU" in each["text"] and "start again" in each["text"] for each in refused)
     assert place.rows() == [("a", 0), (f"w{winners[0]}", winners[0])]
 
 
@@ -273,7 +273,7 @@ def test_an_overwrite_and_an_upsert_of_one_new_key_by_two_processes_never_double
     (last,) = both.keys() - {first}
     assert answers[first].get("instant"), answers
     refused = (
-        answers[last].get("error") == "CommitConflict" and "begin again" in answers[last]["text"]
+        answers[last].get("error") == "CommitConflict" and "start again" in answers[last]["text"]
     )
     assert answers[last].get("instant") if retries else refused, answers
     v = both[last if retries else first][2]

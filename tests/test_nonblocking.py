@@ -389,7 +389,7 @@ def test_in_the_mode_hudi_a_compaction_that_another_process_carries_out_anew_is_
         table.upsert(rows(("a", "EU", 1, 1)))
         table.upsert(rows(("a", "EU", 2, 2)))
         again: Any = BegunAgain(table.store)
-        with pytest.raises(LockLost, match="carries the same plan out"):
+        with pytest.raises(LockLost, match="carries out the same plan"):
             TableService(table.url, again, SingleWriter()).compact()
         assert shown(table.read()) == [("a", "EU", 2, 2)]
         assert "commit" not in {each.action for each in table.history()}

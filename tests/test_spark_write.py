@@ -288,7 +288,7 @@ def test_of_two_first_writers_of_one_bucket_one_begins_again(spark: Any, here: A
         refused = [each for each in results.values() if isinstance(each, CommitConflict)]
         assert len(refused) == 1, results
         if not retries:
-            assert "EU" in str(refused[0]) and "begin again" in str(refused[0])
+            assert "EU" in str(refused[0]) and "start again" in str(refused[0])
     assert len(stored(here)) == 3, "one of the first two, both of the second"
 
 
@@ -324,7 +324,7 @@ def test_an_overwrite_and_what_is_written_beside_it_never_double_a_key(
     for thread in threads:
         thread.join(120)
     refused = [each for each in results.values() if isinstance(each, CommitConflict)]
-    assert len(refused) == 1 and "begin again" in str(refused[0]), results
+    assert len(refused) == 1 and "start again" in str(refused[0]), results
     assert [row[0] for row in stored(here)].count("k") == 1
     write(frame(spark, ("k", "EU", 2, 9)), **here)
     assert [row for row in stored(here) if row[0] == "k"] == [("k", "EU", 9)]

@@ -260,7 +260,7 @@ def test_of_two_overlapping_rewrites_exactly_one_is_committed(store: Store, fenc
     conflict = refused.value
     assert conflict.instant == winner.instant
     assert (conflict.partition, conflict.file_group) == winner.stats[0].group
-    for part in (winner.instant, loser.instant, *winner.stats[0].group, "begin again"):
+    for part in (winner.instant, loser.instant, *winner.stats[0].group, "start again"):
         assert part in str(conflict)
     assert content(store)["k0"] == 1
     # The files of a refused commit stay until a table service cleans them. No reader uses them.

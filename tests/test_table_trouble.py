@@ -148,7 +148,7 @@ def test_a_handle_with_older_columns_gets_a_conflict_and_then_reads_the_new_ones
         knows.append(rows([0]))
         adds.append(rows([1]))
         adds.append(rows([2]).append_column("w", WHOLE))
-        with pytest.raises(CommitConflict, match=r"has column 'w' as int64.*begin again"):
+        with pytest.raises(CommitConflict, match=r"has column 'w' as int64.*start again"):
             knows.append(rows([3]))
         knows.append(rows([4]))
         with pytest.raises(TableError, match="'w' is int64 in the table and string"):
