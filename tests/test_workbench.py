@@ -662,15 +662,20 @@ def test_what_was_said_a_while_ago_is_not_said_any_more(
     until(lambda: bench.lanes.status["said"] == "")
 
 
+def launched_and_closed(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An app's page launches a run, and is closed."""
+    bench.lanes._handle_custom_msg({"type": "hb"}, [])
+    bench.launch()
+    monkeypatch.setattr("lockkit.lab.widgets.control.SILENT_MS", 0.0)
+    monkeypatch.setattr("lockkit.lab.widgets.control.IN_VOILA", True)
+
+
 def test_an_app_sends_nothing_to_a_page_that_was_closed_until_it_is_there_again(
     slow_start: tuple[Workbench, list[WritersToCome]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is sent counts as use of the kernel, which would end two minutes later."""
     bench, made = slow_start
-    bench.lanes._handle_custom_msg({"type": "hb"}, [])
-    bench.launch()
-    monkeypatch.setattr("lockkit.lab.widgets.control.SILENT_MS", 0.0)
-    monkeypatch.setattr("lockkit.lab.widgets.control.IN_VOILA", True)
+    launched_and_closed(bench, monkeypatch)
     made[-1].work()
     bench._control.wait(bench._control.ask("fence", on=True))
     assert bench.lanes.status["recorded"], "no news"
@@ -682,10 +687,7 @@ def test_an_app_sends_nothing_when_the_writers_of_a_closed_page_end(
     slow_start: tuple[Workbench, list[WritersToCome]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, made = slow_start
-    bench.lanes._handle_custom_msg({"type": "hb"}, [])
-    bench.launch()
-    monkeypatch.setattr("lockkit.lab.widgets.control.SILENT_MS", 0.0)
-    monkeypatch.setattr("lockkit.lab.widgets.control.IN_VOILA", True)
+    launched_and_closed(bench, monkeypatch)
     bench._control.wait(bench._control.ask("fence", on=True))
     before = bench._news
     made[-1].alive = False

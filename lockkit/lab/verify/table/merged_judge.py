@@ -103,10 +103,17 @@ class MergedLedger(AttemptLedger):
         elif attempt.kind.startswith("overwrite"):
             self._overwritten(attempt, commit.instant)
         elif isinstance(attempt, MergedAttempt):
-            for (partition, key), token in attempt.changes():
-                self.logs.setdefault((partition, self._bucket(key)), []).append(
-                    LogWrite(commit.instant, commit.completion, key, token, attempt.value)
-                )
+            self._logged(attempt, commit.instant, commit.completion)
+        return self._shown(attempt, commit)
+
+    def _logged(self, attempt: MergedAttempt, instant: str, completion: str) -> None:
+        for (partition, key), token in attempt.changes():
+            self.logs.setdefault((partition, self._bucket(key)), []).append(
+                LogWrite(instant, completion, key, token, attempt.value)
+            )
+
+    def _shown(self, attempt: TrackedAttempt, commit: Completed) -> Table:
+        """The table from now on; a compaction changes no row."""
         now = self._table()
         if attempt.kind == "compact" and not self.ordered and now != self.tables[-1]:
             raise Violated(SAME_ROWS, f"{commit.instant}: {self.tables[-1]} became {now}")

@@ -25,7 +25,6 @@ from lockkit.lab.verify.sim.task import Violated
 from lockkit.lab.verify.table import reader
 from lockkit.lab.verify.table.ledger import NEEDED, ROWS, Table, TrackedAttempt, compare
 from lockkit.lab.verify.table.merged_judge import (
-    SAME_ROWS,
     LogWrite,
     MergedAttempt,
     MergedLedger,
@@ -196,14 +195,8 @@ class SlicedLedger(MergedLedger):
             turn = self.planned[commit.instant]
             self._compacted(turn, reader.groups_of(body))
         elif isinstance(attempt, MergedAttempt):
-            for (partition, key), token in attempt.changes():
-                self.logs.setdefault((partition, self._bucket(key)), []).append(
-                    LogWrite(self.turn, self.turn, key, token, attempt.value)
-                )
-        now = self._table()
-        if attempt.kind == "compact" and not self.ordered and now != self.tables[-1]:
-            raise Violated(SAME_ROWS, f"{commit.instant}: {self.tables[-1]} became {now}")
-        return now
+            self._logged(attempt, self.turn, self.turn)
+        return self._shown(attempt, commit)
 
     def on_write(self, write: DecidedRequest, after: StoredObject | None) -> None:
         key = getattr(write.request, "key", "")
