@@ -243,6 +243,25 @@ def test_a_second_guess_before_the_first_is_answered_is_kept_by_the_cell_that_is
 
 
 @pytest.mark.soak
+def test_a_widget_whose_model_comes_in_the_last_pause_of_a_busy_page_is_drawn(
+    lab: Server, page: Any
+) -> None:
+    """JupyterLab looks for a model every 100 ms for two seconds, and not after the last pause."""
+    ask = "from lockkit.lab.widgets import Predict\nPredict('Which?', ['this', 'that'])"
+    run_all_cells(page, lab, notebook_of(lab, "busy.ipynb", ask, "print(6 * 111)"))
+    page.locator(".lockkit-predict input").nth(1).wait_for(timeout=LATER_MS)
+    command(page, "docmanager:save")
+    page.wait_for_function("!document.querySelector('.jp-mod-dirty')", timeout=SOON_MS)
+    page.add_init_script("""(() => {
+      const wait = window.setTimeout.bind(window);
+      window.setTimeout = (then, ms, ...rest) => wait(then, ms === 100 ? 5000 : ms, ...rest);
+    })()""")
+    page.reload()
+    page.get_by_text("model not found").wait_for(timeout=LATER_MS)  # the page was busy
+    page.locator(".lockkit-predict input").nth(1).wait_for(timeout=SOON_MS)
+
+
+@pytest.mark.soak
 def test_the_numbers_that_are_unfolded_in_mid_run_show_their_points(lab: Server, page: Any) -> None:
     """What is sent while a slow page loads plotly does not arrive: it is sent once more."""
     run_all_cells(page, lab, notebook := workbench_alone(lab))

@@ -195,9 +195,45 @@ def row_layout(align: str = "center") -> widgets.Layout:
 def column(name: str, *children: Any, **layout: str) -> widgets.VBox:
     """A panel's parts below each other, with the styles that they share."""
     style = widgets.HTML(STYLE, layout=widgets.Layout(display="none"))
-    view = widgets.VBox([*children, style], layout=widgets.Layout(**layout))
+    view = widgets.VBox([*children, style, DrawAgain()], layout=widgets.Layout(**layout))
     view.add_class("lk-panel")
     return named(view, name)
+
+
+class DrawAgain(anywidget.AnyWidget):
+    """Draws the widgets of a reloaded notebook for which JupyterLab says "model not found".
+
+    JupyterLab looks for a widget's model every 100 ms for two seconds, and not again after the last
+    pause. On a busy page that pause is long, and the model arrives in it. The script of a model
+    runs without a view, so it can show such an output again.
+    """
+
+    _esm = """
+    const VIEW = "application/vnd.jupyter.widget-view+json";
+    const failed = () => [...document.querySelectorAll(".jupyter-widgets")]
+      .some((each) => each.textContent === "Error displaying widget: model not found");
+    const again = async (manager) => {
+      for (const { outputs } of manager.context?.model?.cells ?? []) {
+        for (let i = 0; i < (outputs?.length ?? 0); i += 1) {
+          const id = outputs.get(i).data[VIEW]?.model_id;
+          const views = manager.has_model(id) && (await manager.get_model(id)).views;
+          if (views && !Object.keys(views).length) outputs.set(i, outputs.get(i).toJSON());
+        }
+      }
+    };
+    export default {
+      initialize: ({ model: { widget_manager: manager } }) => {
+        if (manager.lockkitDrawAgain) return;  // one script for all panels of a page
+        manager.lockkitDrawAgain = true;
+        const timer = setInterval(() => { if (failed()) again(manager); }, 1000);
+        setTimeout(() => clearInterval(timer), 60000);
+      },
+      render: () => {},
+    };
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layout=widgets.Layout(display="none"))
 
 
 PLOTLY = """
