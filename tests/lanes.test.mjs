@@ -250,12 +250,28 @@ test("the lines of one label stay together, and what fits one line has one", () 
   assert.deepEqual([...new Set(labels.filter((label) => label.kind === "decided").map((label) => label.text.replace(/\d/, "")))], ["by W"]);
 });
 
+test("the lines of one label are below one another, on one side of their lane", () => {
+  let several = 0;
+  for (const [name, scene] of Object.entries(scenes).filter(([each]) => each !== "_long")) {
+    for (let width = 343; width < 800; width += 18) {
+      const lines = Map.groupBy(layout(scene, width, { reads: false }).labels.filter((label) => label.dy), (label) => `${label.place} ${label.id}`);
+      for (const [one, ...more] of [...lines.values()].map((some) => some.sort((p, q) => p.dy - q.dy))) {
+        several += more.length;
+        more.forEach((line, i) => assert.ok(line.x === one.x && line.anchor === one.anchor && Math.abs(line.y - one.y - 14 * (i + 1)) < 0.01,
+          `${name} at ${width}: "${line.text}" is not below "${one.text}"`));
+      }
+    }
+  }
+  assert.ok(several > 100);
+});
+
 test("a refusal says its cause, on more lines where one is too short", () => {
   const said = (name, width) => layout(named(name), width).labels.filter((label) => ["refused", "busy"].includes(label.kind)).map((label) => label.text);
   const refused = (width) => said("good/stalled_commit_refused", width);
   assert.deepEqual(refused(1300), ["acquire: 412, W2 wrote first", "fence: 412, W2 wrote first", "fenced off: epoch 3 is over"]);
   assert.deepEqual(refused(640).join("|"), "acquire: 412|W2 first|fence: 412|W2 first|fenced off|epoch 3|is over");
   assert.deepEqual(said("one call, 2 requests", 1300), ["the SDK's own retry: 412, its own write was first"]);
+  assert.deepEqual(said("_deleted", 752), ["renew: 412", "W2 wrote first"]);   // below an arrow that ends beside it
 });
 
 test("a head says what its lane shows at that moment, and not what it shows at the end", () => {

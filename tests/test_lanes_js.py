@@ -111,6 +111,9 @@ def test_the_layout_passes_its_javascript_tests_and_equals_the_golden_one(tmp_pa
         scenes[f"one call, {count} requests"] = scene(story_of(list(one_call(count))))
     scenes["_retried"] = console_scene("botocore-claim-retried")
     scenes["_reacts"] = whole(play(SeedMoment.of(FIRST)).run.world.history())
+    deleted = ROOT / "datasets" / "incidents" / "hudi-11347-deleted-by-hand.jsonl"
+    with deleted.open() as lines:
+        scenes["_deleted"] = whole(list(read(lines)))
     scenes["_objects"] = run_scene(play(SeedMoment.of("wal/fences:1")), "wal")
     scenes["_group"] = whole(Writing(5).play(1.2).events)
     scenes["_empty"] = scene(HistoryModel())

@@ -405,7 +405,7 @@ function lined(id, whole, lane, off, left, up, kind, hue, room) {
   const best = broken.filter((lines) => lines.every(fits)).sort((some, more) => letters(more) - letters(some))[0] ?? broken.find(([line]) => !line.stays);
   const lines = (best ?? []).filter((line) => !isCut(line.text));
   if (!isCut(one.text) && one.text.length >= letters(lines)) return [one];   // "by W1" needs no second line
-  return lines.length ? lines.map((line, i) => ({ ...line, apart: APART, dy: line.dy + LINE * (up ? i + 1 - lines.length : i) })) : [one];
+  return lines.length ? lines.map((line, i) => ({ ...line, one, apart: APART, dy: line.dy + LINE * (up ? i + 1 - lines.length : i) })) : [one];
 }
 
 /** The highest place at which this box touches none of those above it. */
@@ -519,9 +519,12 @@ function settle(labels, page, room, last) {
     if (last && !places.length && lines.length > 1 && lines.every((line) => line.other && !isCut(line.other.text))) {
       places = page.takeAll(moved(lines.map((line) => ({ ...line, ...line.other, y: line.y }))));
     }
-    if (last && !places.length) places = lines.flatMap((line) => page.take(nudged(line)) ?? page.take(fewer(line, room).flatMap(nudged)) ?? []);
+    if (last && !places.length) {
+      const one = { ...lines[0], ...lines[0].one, y: lines.at(-1).y };
+      places = [page.take(nudged(one)) ?? page.take(fewer(one, room).flatMap(nudged)) ?? []].flat();
+    }
     found.push(...places);
-    if (!last && !places.length) tight.push(lines[0].place + (lines.some((line) => page.touched(line) > 0.5) ? 1 : 0));
+    if (!last && !places.length) tight.push(lines[0].place + (lines.every((line) => (page.touched(line) ?? 1) > 0.5) ? 1 : 0));
   }
   return { labels: found, tight };
 }
