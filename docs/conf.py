@@ -60,6 +60,7 @@ html_theme_options = {
     "show_prev_next": False,
     "show_toc_level": 2,
     "navigation_with_keys": False,
+    "back_to_top_button": False,  # it covers the pictures
     "header_links_before_dropdown": 6,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],

@@ -233,8 +233,11 @@ def _row(found: SearchRow, step: int) -> Answer:
     name, because = found.scenario.name, found.violation and in_words(found.violation)
     reply: Answer = {"link": fragment(search=name), "row": name, "story": []}
     if because is None:
-        whole = "all of them" if found.exhausted else "and there are more, which were not searched"
-        reply["because"] = f"no violation in {found.states:,} states, {whole}"
+        reply["because"] = (
+            f"No violation: all {found.states:,} states were searched"
+            if found.exhausted
+            else f"No violation in {found.states:,} states; there are more, which were not searched"
+        )
         return reply
     assert found.counterexample is not None
     step = max(1, min(step, found.steps))

@@ -194,8 +194,25 @@ def test_a_tab_shows_its_own_run_and_the_address_of_that_or_nothing(played: Any)
 def test_a_search_without_a_violation_leaves_no_picture_of_another_tab(played: Any) -> None:
     played.get_by_role("tab", name="Explorer").click()
     played.get_by_role("button", name="Search every order").click()
-    said(played, "no violation in")
+    said(played, "No violation")
     assert played.locator("#pg-picture").is_hidden()
+
+
+@pytest.mark.parametrize("width", [800, 1400])
+def test_what_is_chosen_in_a_menu_is_not_cut(played: Any, width: int) -> None:
+    played.set_viewport_size({"width": width, "height": 900})
+    played.locator("[name=scenario] option").nth(1).wait_for(state="attached", timeout=SOON_MS)
+    cut = """() => [...document.querySelectorAll("#pg-simulate select")].flatMap((menu) =>
+      [...menu.options].flatMap((each) => {
+        each.selected = true;
+        const { font, paddingLeft, paddingRight } = getComputedStyle(menu);
+        const pen = document.createElement("canvas").getContext("2d");
+        pen.font = font;
+        const room = menu.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight);
+        return pen.measureText(each.text).width > room ? [`${each.text}: ${room}`] : [];
+      }))"""
+    assert played.evaluate(cut) == []
+    assert played.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.mark.parametrize("seed", ["-1", "", "1234567890"])
