@@ -52,10 +52,10 @@ bench
 # %% [markdown]
 # 1. **Launch.** Real processes commit orders to one table on an object server on this machine. The
 #    server speaks the protocol of the provider that you chose. The writers are plain Python
-#    programs, which start at once; until one of them sends a request, you see a recorded run.
-#    **PySpark** starts Spark programs with the same lock and the same commit. Spark needs up to
-#    half a minute to start in the background, and the plain writers run until then. If you have
-#    stalled one of them or lost a response, they run until you press **PySpark** again.
+#    programs, which start at once. Until the first request, you see a recorded run. **PySpark**
+#    starts Spark programs with the same lock and the same commit. Spark needs up to half a minute
+#    to start in the background, and the plain writers run until then. If you have stalled a plain
+#    writer or lost a response, they run until you press **PySpark** again.
 # 2. **Stall W1.** At its next commit W1 takes the lock and checks for conflicting commits. Right
 #    after that check its process is paused (SIGSTOP). It does nothing and notices nothing.
 # 3. Wait until another writer takes over the lock, then press **Resume W1**.
@@ -160,7 +160,7 @@ if BY_CODE:
 #
 # So the lock does not decide. With the fence on, publishing a commit is itself a conditional write:
 # *nothing was published since my conflict check*. The store decides that in one step. The lock then
-# only saves work. The fence is what makes the result correct.
+# only saves work; the fence makes the result correct.
 #
 # The lost response shows the same problem from the client's side: without a response, it cannot
 # know what happened. Each write carries a unique `attempt`, so a later read can distinguish *ours*,

@@ -54,8 +54,8 @@ both clients did. The store itself has to check, in the same step in which it wr
 claim_at_once(conditional=True)
 
 # %% [markdown]
-# Next, W1 acquires the lock with the library's own `Lock`. This is what a GET of the lock object
-# returns then.
+# Next, W1 acquires the lock with the library's own `Lock`. A GET of the lock object then returns
+# this:
 
 # %%
 bucket = stand("s3")
@@ -72,7 +72,7 @@ look(bucket)
 # | `owner` | Hudi's | a UUID for each handle |
 # | `epoch` | lockkit's | the number of the grant: each grant has a higher one |
 # | `attempt` | lockkit's | a unique id of this write, to recognise it after a lost response (03) |
-# | `ttlMs` | lockkit's | the length of the lease, which others count on the *store's* clock (05) |
+# | `ttlMs` | lockkit's | the length of the lease; others measure it by the *store's* clock (05) |
 # | `holder` | lockkit's | host, process and name, for the person who has to find the client |
 #
 # Hudi's writers ignore the last four fields, and drop them when they write. The version is not in
@@ -143,8 +143,8 @@ print(said(bucket.verdict))
 tidy.explain("""
 A lock in an object store is a *compare-and-set* on one object, and nothing more: a client that has
 read version *v* may replace version *v*. Of two clients that have read the same version, at most
-one can succeed. Mutual exclusion needs nothing else. Whatever makes the lock a lease
-(`validUntil`), fair or fast is built on top.
+one can succeed. Mutual exclusion needs nothing else. The lease (`validUntil`), fairness and speed
+are built on top.
 
 For such an object, S3's ETag is a hash of its content: equal bytes have equal ETags. An object
 that changed from A to B and back to A would look unchanged. No two records here are equal,
@@ -159,9 +159,9 @@ tombstone remembers the epoch.
 #
 # * **Apache Hudi** (`StorageBasedLockProvider`, RFC-91) uses `.hoodie/.locks/table_lock.json` with
 #   the first three fields; `If-None-Match: *` and `If-Match` on S3 and Azure, `ifGenerationMatch`
-#   on Google Cloud Storage. It does not delete the object either, but it has no epoch: a grant to a
-#   Hudi writer removes ours from the object. On a shared table the fence therefore remembers the
-#   epoch as well (`lock.observe_epoch`).
+#   on Google Cloud Storage. Hudi does not delete the object either, but it has no epoch: when a
+#   Hudi writer takes the lock, our epoch disappears from the object. On a shared table the fence
+#   therefore remembers the epoch as well (`lock.observe_epoch`).
 # * **Stuck lock files that people delete by hand** are an old problem
 #   ([#9015](https://github.com/apache/hudi/issues/9015),
 #   [#11347](https://github.com/apache/hudi/issues/11347), both of the file system provider).
@@ -185,11 +185,11 @@ print(repr(mine))
 print("solved" if mine.epochs == (42,) and mine.verdict.kind == "VALID" else "not yet")
 
 # %% [markdown]
-# Now write `release`: end the grant whose lock object is `record` (`owner`, `epoch`, `free`) and
-# has this `version`. Return as soon as the grant is over, either by your write or because another
-# client took the lock over. The next client reads the object and takes the next epoch; if there is
-# no object, it takes epoch 1. The simulator calls your function in 200 small worlds of three
-# clients, in which answers are lost, writes land late, and clients are paused.
+# Now write `release`, which ends a grant. The lock object is `record` (`owner`, `epoch`, `free`)
+# and has this `version`. Return as soon as the grant is over, either by your write or because
+# another client took over the lock. The next client reads the object and takes the next epoch; if
+# there is no object, it takes epoch 1. The simulator calls your function in 200 small worlds of
+# three clients, in which answers are lost, writes land late, and clients are paused.
 #
 # `yield Put(...)` sends a request and returns its answer: `Applied`, `PreconditionFailed` (412),
 # `Throttled` (429), or `Unknown` if no answer comes. `yield from read(key)` returns `Found`, which

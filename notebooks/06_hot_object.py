@@ -70,8 +70,8 @@ Workbench.replay(again.events)
 # %% jupyter={"source_hidden": true}
 once.explain("""
 The same code frees the lock on both stores. On Google's storage that took seconds. (On a server
-that is not the provider's own, the first grant also *proves* that the server honours conditions.
-For that it sends two writes that must be refused, and they count, too.)
+that is not the provider's own, the first grant also *proves* that the server honours conditions. It
+sends two writes that the server must refuse. They count against the limit, too.)
 """)
 
 # %% [markdown]
@@ -88,8 +88,8 @@ print("GCS:", waited.requests("W2"))
 
 # %% [markdown]
 # The first answer is 200, with the record. Every later one is 304, *not modified*, without a body.
-# The waiter adapts its polling interval to the duration of a request, to the length of past grants,
-# and on Google's storage to the second in which the lock cannot change hands.
+# The waiter adapts its polling interval to the duration of a request and to the length of past
+# grants. On Google's storage it also skips the second in which the lock cannot change hands.
 #
 # ## Check
 

@@ -101,10 +101,10 @@ refusal.explain("""
 A refused write of the fence says only that *something was decided since you read it*. So W1 checks
 the commits that it has not checked yet, and only those. The two writers wrote different *file
 groups* (a file and its later versions), so neither hides a row of the other. W1 therefore tries
-again, this time with the fence that it has read now. The rule compares file groups, not rows. Two
+again, this time with the fence that it has just read. The rule compares file groups, not rows. Two
 commits conflict if both wrote the same file group, or if one wrote to a file group that the other
-removed. An insert goes into a new file group, so it conflicts only with an overwrite, which must
-not leave behind a row that it has not seen. This table shows every pair of writes:
+removed. An insert goes into a new file group, so it conflicts only with an overwrite: an overwrite
+must not leave behind a row that it has not seen. This table shows every pair of writes:
 """)
 
 # %%

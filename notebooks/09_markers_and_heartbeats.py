@@ -24,9 +24,9 @@
 # %% [markdown]
 # ## Predict
 #
-# W1 has written its file and holds the lock. Its last check succeeds, and then it is paused for
+# W1 has written its file and holds the lock. Its last check succeeds, and then W1 is paused for
 # five minutes, right before the one write that publishes. Its lease ends and its heartbeat stops.
-# W2 considers it dead, takes the lock and rolls it back. Then W1 resumes. Like most writers, it
+# W2 considers W1 dead, takes the lock and rolls W1 back. Then W1 resumes. Like most writers, W1
 # guards its commit only with *create if absent*.
 
 # %%
@@ -163,9 +163,9 @@ halfway, the next service finishes its work.
 #
 # ## Your turn
 #
-# W1's machine may be paused for up to 100 s at the worst moment, right before a beat. What a dead
-# writer left must be gone after 300 s. Choose the interval and the tolerable misses; every beat is
-# a request that costs money. The code then runs a slow writer, a dead writer and a service, and
+# W1's machine may be paused for up to 100 s at the worst moment, right before a beat. A dead
+# writer's files must be gone after 300 s. Choose the interval and the tolerable misses; every beat
+# is a request that costs money. The code then runs a slow writer, a dead writer and a service, and
 # judges them.
 
 # %%

@@ -18,15 +18,15 @@
 # services take away from a reader or a writer? And if a service and a writer want the same files,
 # who loses?
 #
-# This takes 10 to 20 seconds on a quiet machine, and more than a minute on a busy one. Clocks are
-# moved forward, so that no pause takes real time.
+# This takes 10 to 20 seconds on a quiet machine, and more than a minute on a busy one. The code
+# moves the clocks forward, so pauses take no real time.
 
 # %% [markdown]
 # ## Predict: a slow reader
 #
-# `k1` is updated six times. Every update writes a new file with the new row and supersedes the old
-# file. After each commit a clean runs, which keeps the files of the newest commit. A reader opened
-# the table after the second commit and read the first rows. Now it continues.
+# `k1` is updated six times. Every update writes a new file with the new row, which replaces the old
+# file. After each commit a clean runs, and keeps only the files of the newest commit. A reader
+# opened the table after the second commit and read the first rows. Now the reader continues.
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
@@ -60,9 +60,9 @@ kept
 
 # %% jupyter={"source_hidden": true}
 slow.explain("""
-A **writer** is different, because it is on the timeline from its first moment. The files that it
-may be reading are kept until it commits or is rolled back. So a clean never harms a slow writer.
-But a dead writer holds the cleans back:
+A **writer** is different: the timeline names it from the start. A clean keeps the files that the
+writer may be reading until the writer commits or is rolled back. So a clean never harms a slow
+writer. But a dead writer stops every clean:
 """)
 
 # %%
@@ -103,8 +103,8 @@ print(repr(fenced))
 # %% [markdown]
 # ## Who gives way without a pause
 #
-# Here are the same two operations in four orders, and once more with Hudi's *PreferWriter*
-# strategy. In three of them the write is an upsert of `k1`; in the fourth it only adds new rows.
+# Here are the same two operations in four orders: first with the default strategy, then with Hudi's
+# *PreferWriter*. In three orders the write upserts `k1`; in the fourth it only adds new rows.
 
 # %%
 from lockkit.lab.course.upkeep import COUNT_GUESSES
@@ -118,10 +118,10 @@ all_orders
 
 # %% jupyter={"source_hidden": true}
 yields.explain("""
-By default the second of the two loses. The clustering is the first as soon as its *plan* is
-written, before any row is copied. A write that begins after the plan is refused, even though
-nothing is committed yet. With PreferWriter the plan stops no writer. Instead the service looks for
-living writers (their heartbeats and markers) before it commits.
+By default the second of the two loses. The clustering counts as the first from the moment when its
+*plan* is written, before any row is copied. A write that begins after the plan is refused, even
+though nothing is committed yet. With PreferWriter the plan stops no writer. Instead the service
+looks for living writers (their heartbeats and markers) before it commits.
 """)
 
 # %% [markdown]
@@ -141,10 +141,10 @@ print(unfenced.verdict.said)
 # %% jupyter={"source_hidden": true}
 yields.explain("""
 The three services differ in what can make their decision wrong. A **clean** needs no lock to
-delete: a superseded file stays superseded, so a plan that was right when it was written stays
-right, however late it is carried out. A **clustering** is a commit like any other. Its conflict
-check can become stale, so it needs the same guard as any commit. A **rollback** decides about
-another writer, which may still be alive. It needs the fence most of all (notebook 09).
+delete. A file that was replaced stays replaced, so the clean's plan stays right, however late the
+clean deletes. A **clustering** is a commit like any other. Its conflict check can become stale, so
+it needs the same guard as any commit. A **rollback** decides about another writer, which may still
+be alive. It needs the fence most of all (notebook 09).
 
 Adding rows conflicts with nothing, because it touches no existing file group. So concurrent
 inserts are cheap and concurrent updates are expensive.
@@ -170,8 +170,8 @@ inserts are cheap and concurrent updates are expensive.
 #
 # Return to the reader of the first run, which opened the table after the second of seven commits.
 # Find the **smallest** retention with which it still gets all its rows. (Think first, then run.
-# Which commits are newer than its own? And does a file go out of use when its own commit is too
-# old, or when the commit that superseded it is too old?)
+# Which commits are newer than the one that it reads? And when is a file out of use: when its own
+# commit is too old, or when the commit that replaced the file is too old?)
 
 # %%
 RETAINED = 10
@@ -180,11 +180,12 @@ print("solved" if tried.solved and tried.verdict.kind == "VALID" else f"not yet:
       f"and {tried.files} data files are left")
 
 # %% [markdown]
-# Now write the rule itself, `clean`: the set of files that may be deleted. `commits` is a list,
-# oldest first, of pairs of sets: the files that a commit added, and the files that it replaced. A
-# reader may have opened the table after any of the newest `retained` commits. The simulator runs
-# two writers and a service with your function in 200 small worlds. It finds files that a reader
-# still needs, and files that are kept without a reason. A solution is in `solutions/clean.py`.
+# Now write the rule itself: `clean` returns the set of files that may be deleted. `commits` lists a
+# pair of sets for each commit, oldest first: the files that it added, and the files that it
+# replaced. A reader may have opened the table after any of the newest `retained` commits. The
+# simulator runs two writers and a service with your function in 200 small worlds. It finds deleted
+# files that a reader still needs, and files that are kept without a reason. A solution is in
+# `solutions/clean.py`.
 
 # %%
 from lockkit.lab.course.exercises import judge

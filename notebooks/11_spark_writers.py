@@ -14,7 +14,7 @@
 # # PySpark writers: three programs write DataFrames into one table at the same time
 #
 # One call writes a DataFrame into a table and returns the commit that it made. Three programs make
-# that call at the same moment. Which of them conflict, what does the second one get, and does a
+# that call at the same moment. Which of them conflict, what happens to the second one, and does a
 # retry help? And in which process does a commit run: does it stop when its driver is paused?
 #
 # This takes about a minute on a quiet machine and up to eight on a busy one. Spark starts once,
@@ -80,9 +80,9 @@ anew
 # %% [markdown]
 # ## A DataFrame, and back
 #
-# This is the call itself, made from this notebook on the same Spark. (A table stores which columns
-# are its key and its partition, and which column says which of two rows is newer. The first write
-# sets them with `record_key=`, `partition_path=` and `precombine=`.)
+# Now this notebook makes the call itself, on the same Spark. (A table stores the names of three
+# columns: its key, its partition, and the column that shows which of two rows is newer. The first
+# write sets them with `record_key=`, `partition_path=` and `precombine=`.)
 
 # %%
 if crew.spark:
@@ -93,7 +93,7 @@ if crew.spark:
 print("" if crew.spark else SKIPPED)
 
 # %% [markdown]
-# Spark's own reader can read the table as it was before that:
+# Spark's own reader can read the table as it was before that write:
 
 # %%
 if crew.spark:
@@ -104,7 +104,7 @@ print(f"as of {crew.first}: {crew.rows(as_of=crew.first)}; now: {crew.rows()}")
 # %% [markdown]
 # ## Predict: which writes conflict?
 #
-# This time there are three different orders. W1 upserts *b* and W2 upserts *c*, both in region
+# This time each program writes its own order. W1 upserts *b* and W2 upserts *c*, both in region
 # `eu`. W3 upserts *d* in region `us`. No program retries. A region is a partition, and here each
 # partition has one file group.
 
@@ -191,7 +191,7 @@ and pass `write(..., claim=...)`, which refuses the write if the table has chang
 # W1, W2 and W3 have one order each, all in region `eu`, and want to commit at the same moment
 # without a conflict. A table has `hoodie.bucket.index.num.buckets` file groups in a partition. Find
 # the smallest number of `BUCKETS` with which all three commit at once; the checker has to agree.
-# (And what does a large number cost a reader of the region?)
+# (What does a reader of the region pay for a large number?)
 
 # %%
 BUCKETS = 1
@@ -203,10 +203,10 @@ print(f"{tried!r}\n", "solved" if solved else f"not yet: try {'fewer' if fewer e
 
 # %% [markdown]
 # A new order has no file group yet. Write `bucket`, which chooses one: a number from 0 to
-# `len(sizes) - 1`. `sizes` are the numbers of rows that this writer sees in the file groups. No key
-# may ever be in two file groups, and no file group may get most of the orders. The simulator runs
-# three writers with your function in 200 small worlds. Each of them is a process of its own: as in
-# Python, `hash(key)` differs from process to process, and no variable is shared. A solution is in
+# `len(sizes) - 1`. `sizes` lists how many rows this writer sees in each file group. No key may ever
+# be in two file groups, and no file group may get most of the orders. The simulator runs three
+# writers with your function in 200 small worlds. Each writer is a process of its own: as in Python,
+# `hash(key)` differs from process to process, and no variable is shared. A solution is in
 # `solutions/bucket.py`.
 
 # %%

@@ -135,9 +135,9 @@ again
 # %% [markdown]
 # ## Run: Terraform's lock file
 #
-# `prod.tfstate.tflock` is created if absent and deleted at the end. It never expires. You can plant
-# two mistakes. Terraform and OpenTofu make the first mistake. On stores without a conditional
-# delete, they make the second mistake, too. W2 is an impatient colleague, who sends a
+# A client creates `prod.tfstate.tflock` if it is absent, and deletes it at the end. The file never
+# expires. You can plant two mistakes. Terraform and OpenTofu make the first one. On stores without
+# a conditional delete, they make the second one, too. W2 is an impatient colleague, who sends a
 # `force-unlock` with W1's ID and then takes the lock.
 
 # %%
@@ -164,9 +164,9 @@ are two remedies: slots that are never overwritten (the log and the epochs), or 
 contains the ids of its latest writes (the queue). A lease needs neither, because a superseded
 lease is a lost lease.
 
-And a resource must itself check what decides *who may use it*: the resource checks the epoch, the
-log checks the fence, and the queue checks the number of attempts when a slow worker completes a
-job that was given to another.
+And each resource must check for itself *who may use it*. The file checks the epoch. The log checks
+the fence. The queue checks the number of attempts, when a slow worker completes a job that was
+given to another.
 """)
 
 # %% [markdown]

@@ -17,7 +17,7 @@
 # each other. Its designers therefore planned separate locks for volume, bucket and key. No store
 # can keep a lock for every possible key, so keys are hashed onto a fixed number of *stripes*.
 #
-# What can go wrong between two clients that both lock exactly the keys that they need?
+# Two clients each lock exactly the keys that they need. What can go wrong between them?
 #
 # This takes less than a minute on a quiet machine, and a minute and a half on a busy one. Most of
 # that is for two races of ten seconds.
@@ -135,10 +135,9 @@ def order(keys):
 judge(order)
 
 # %% [markdown]
-# Without an order, two renames need not do harm, even if they share a key. Find **three** renames
-# of the keys `a`, `b` and `c` of which any two always finish, in every order of their steps, while
-# all three together may wait for ever. This is how deadlocks reach systems that were only tested
-# in pairs.
+# Without an order, two renames that share a key may still do no harm. Find **three** renames of the
+# keys `a`, `b` and `c`: any two of them always finish, in every order of their steps, but all three
+# together may wait for ever. This is how deadlocks reach systems that were tested only in pairs.
 
 # %%
 RENAMES = ("a", "b"), ("b", "a"), ("a", "c")

@@ -58,9 +58,9 @@ thousand tables meets it every week. This is the shortest of the worlds that wen
 found.shortest.draw()
 
 # %% [markdown]
-# The simulator stops at the first harm and names the violated invariant. Then the checker judges
-# the history once more. The checker is the one that judges histories of real buckets, and it uses
-# nothing of the simulator. It reaches the same conclusion.
+# The simulator stops at the first harm and names the violated invariant. Then a checker judges the
+# history independently: the same checker judges histories of real buckets, and it shares no code
+# with the simulator. It reaches the same conclusion.
 #
 # ## Check: it was the rule
 #
@@ -130,7 +130,7 @@ of a safety rule is worth something only if someone has seen it fail without the
 library's tests, each of these rules has a planted mistake that removes it, and a test fails if no
 search finds the mistake.
 
-A seed is also worth more than a stack trace, because one number contains the whole world:
+A seed also says more than a stack trace, because one number contains the whole world:
 `lease/drift:279` is the same history on your machine, today and next year.
 """)
 

@@ -45,15 +45,15 @@ probe
 # ## See
 #
 # The sentence above the checks says what the probe found, and from how many races. Every check
-# shows what was tried and what the store answered. Below them is the cost of asking whether an
-# object has changed, compared with reading it again. A client that waits for a lock asks this all
-# the time.
+# shows what the probe tried and what the store answered. Below the checks you see the cost of a
+# conditional read (*has the object changed?*), compared with a full read. A client that waits for a
+# lock sends conditional reads all the time.
 #
 # ## Predict: one request at a time
 #
-# Next, code probes four stores of the list: DigitalOcean Spaces, Ceph's gateway, a bucket of Ceph's
-# gateway that keeps versions, and a server that checks first and writes ten milliseconds later.
-# Each answers the probe's requests one by one, without a race.
+# Next, the code below probes four stores of the list: DigitalOcean Spaces, Ceph's gateway, a bucket
+# of Ceph's gateway that keeps versions, and a server that checks first and writes ten milliseconds
+# later. The probe sends its requests one by one, without a race.
 
 # %%
 from lockkit.lab.widgets import Predict
@@ -82,9 +82,9 @@ print(sound.sentence)
 
 # %% jupyter={"source_hidden": true}
 singly.explain("""
-Races can prove a store unsafe, never safe. So the sentence names their number, and a probe
-without races calls no store safe. moto, on which many test suites run, has two winners in one
-race of about five hundred: 200 rounds passed, and the next day's build failed.
+Races can prove a store unsafe, never safe. So the sentence names the number of races, and a probe
+without races calls no store safe. In moto, which many test suites use, about one race in five
+hundred has two winners: a build with 200 rounds passed, and the next day's build failed.
 """)
 
 # %% [markdown]
@@ -96,9 +96,9 @@ assert str(four) == COUNTS[1] and sound.report.safe
 assert raced.report.verdict.value == "not-atomic"
 
 # %% [markdown]
-# The matrix in the panel shows what each vendor documents, what a probe found, and when. The rows
-# called *probed* come from the tests of this checkout, so none of their verdicts is typed by hand.
-# These are the rows about other servers:
+# The matrix in the panel shows what each vendor documents, what a probe found, and when. The tests
+# of this checkout produce the rows called *probed*; none of their verdicts is typed by hand. These
+# are the rows about other servers:
 
 # %%
 from lockkit.lab.probe.providers import PROBED, providers
@@ -115,9 +115,9 @@ for row in providers():
 # not know. If a store ignores a condition in this way, even a correct lock library gives one lock
 # to two owners. The failure is silent: both owners get a 200.
 #
-# Documentation does not settle the question. It describes the intent, for the current release and
-# for one kind of bucket. The probe tests *this* endpoint, with *this* bucket and *these*
-# credentials.
+# A vendor's documentation does not settle the question. It describes what is intended, for the
+# current release and for one kind of bucket. The probe tests *this* endpoint, with *this* bucket
+# and *these* credentials.
 #
 # A loser may not even learn that it lost: a 5xx answer in a race, as from Ceph's gateway, says
 # nothing about the write. lockkit treats it as *unknown*, reads the object back and looks for its
@@ -133,9 +133,9 @@ for row in providers():
 # ## Your turn
 #
 # Six entries of the panel's list speak S3's protocol: `aws`, `spaces`, `rgw`, `two-steps`, `rgw,
-# versioned bucket` and `rgw, quoted ETags`. Put into `UNSAFE` those that a probe with one request
-# at a time proves unsafe, and no others. The code then probes all six. (Such a probe does not
-# detect every unsafe store.)
+# versioned bucket` and `rgw, quoted ETags`. A probe that sends one request at a time proves some of
+# them unsafe, though it does not detect every unsafe store. Put these entries into `UNSAFE`, and no
+# others. The code then probes all six.
 
 # %%
 from lockkit.lab.course.honest import sort_out

@@ -77,7 +77,7 @@ overlap
 
 # %% [markdown]
 # Press **W1 writes**, **W2 writes**, **W2 commits** and **W1 commits**, and watch both tables. Then
-# press **Compact**, or begin again in another order. (Or let the code below do it.)
+# press **Compact**, or begin again in another order. (Or run the code below.)
 
 # %%
 tables = Overlap()
@@ -174,12 +174,12 @@ that file group. And the commit itself is the same as in notebook 08: one condit
 # ## Your turn
 #
 # Write `file_slice`, the reader's choice. `bases` and `logs` are the base files and the log files
-# of one file group, in any order. Each is a pair: the instant at which its writer began, and the
-# time at which it committed (`None`: it has not). Return a pair: the instant of the base file to
-# read (`None` if there is none), and the list of the log files on top of it, in the order in which
-# they are applied (by instant). The simulator runs two writers and a compaction in 200 small
-# worlds. It finds rows that are lost, and log files that are read again although they were merged
-# (a clean may have deleted them). A solution is in `solutions/file_slice.py`.
+# of one file group, in any order. Each file is a pair: the instant at which its writer began, and
+# the time at which the writer committed (`None`: not yet). Return a pair: the instant of the base
+# file to read (`None` if there is none), and the list of the log files on top of it, sorted by
+# instant. The simulator runs two writers and a compaction in 200 small worlds. It finds lost rows.
+# It also finds log files that are read although they were merged (a clean may have deleted them). A
+# solution is in `solutions/file_slice.py`.
 
 # %%
 from lockkit.lab.course.exercises import judge

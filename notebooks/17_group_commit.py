@@ -105,7 +105,7 @@ killed
 
 # %% [markdown]
 # Press **Kill the combiner**, and then **Go on** as long as the button says so. What became of the
-# offers? (Or let the code below do it.)
+# offers? (Or run the code below.)
 
 # %%
 combining = Combining()
@@ -117,11 +117,10 @@ print(repr(rest))
 
 # %% jupyter={"source_hidden": true}
 killed.explain("""
-Any writer may decide an offer. The combiner is not elected, and it holds no lock: no lease has to
-end. The next writer that lists the offers decides them. A writer that wins the fence each time
-lists them after four commits in a row at the latest. Until then, its
-writes of the fence decide its own commits only. If the killed writer had offered its own commit,
-that one is decided, too.
+Any writer may decide an offer. The combiner is not elected, and it holds no lock, so nobody waits
+for a lease to end. The next writer that lists the offers decides them. Even a writer that wins the
+fence each time lists them after four commits at the latest; until then it decides only its own
+commits. If the killed writer had offered its own commit, that one is decided, too.
 """)
 
 # %% [markdown]
@@ -145,8 +144,8 @@ Three rules make it safe for another client to decide.
 * **The base.** An offer says up to which decision its writer has seen the table. The decider
   compares it with every later commit, and with those before it in the same batch. If the fence
   no longer lists all of them, it leaves the offer to its writer.
-* **Irrevocable.** After the first request of an offer, its writer may say *not committed* only
-  when the fence has decided so. Time does not decide anything.
+* **Irrevocable.** Once its writer has sent an offer, it may say *not committed* only if the fence
+  has decided so. A timeout decides nothing.
 
 A commit is final when the fence names it. Its completed file appears a moment later, and any
 writer or reader can create it from the writer's own bytes.
@@ -170,11 +169,11 @@ writer or reader can create it from the writer's own bytes.
 #
 # Write `decide`, the decision. `window` lists the file groups of the latest decisions, oldest
 # first; `window[0]` is decision number `first`. Each offer is `(instant, base, groups)`, in the
-# order of the instants; its writer has seen every decision up to number `base`. Return a dict:
-# `True` for an offer that becomes a commit, `False` for one that is refused because a commit that
-# its writer has not seen wrote one of its groups. Leave out an offer that cannot be judged. The
-# simulator runs three writers in 200 small worlds, and any of them decides for the others. A
-# solution is in `solutions/decide.py`.
+# order of the instants; its writer has seen every decision up to number `base`. Return a dict. Its
+# value is `True` for an offer that becomes a commit. It is `False` for an offer that conflicts: a
+# commit that the offer's writer has not seen wrote one of the same groups. Leave out an offer that
+# cannot be judged. The simulator runs three writers in 200 small worlds, and any of them decides
+# for the others. A solution is in `solutions/decide.py`.
 
 # %%
 from lockkit.lab.course.exercises import judge

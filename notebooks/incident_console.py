@@ -15,7 +15,7 @@
 #
 # It is three in the morning, all writers are blocked, and a colleague says: *just delete the lock
 # file*. Who owns the lock, is its owner alive, what happened, and may the lock be broken? The
-# console answers these questions from the bucket. It only reads, and an inspection takes seconds.
+# console answers these questions from the bucket. It only reads; an inspection takes seconds.
 #
 # **Decide before you look:** a lock was taken over from a writer whose lease had not ended. Which
 # of the two writers do you stop? And what will the next writer do if you delete the file?
@@ -40,8 +40,8 @@ console
 # 1. **The label** at the top: held, overdue (not renewed in time, so any writer may take it
 #    over), free, or garbled. Below it is the remaining time *by each clock*: the <abbr
 #    title="holder: the client to which the lock was granted last">holder</abbr> wrote
-#    `validUntil` by its own clock, this machine compares it with its own clock, and the store
-#    compares two times of its own. If they disagree by minutes, a clock is wrong.
+#    `validUntil` by its own clock, this machine compares it with this machine's clock, and the
+#    store compares two times of its own. If the three disagree by minutes, a clock is wrong.
 # 2. **The card** names the pattern that the evidence shows, or *unknown* rather than a guess. It
 #    says what to do, what not to do, and gives the command. Click a line of the evidence to select
 #    it in the diagram.
@@ -82,9 +82,9 @@ recorded.read("../datasets/incidents/logs/botocore-claim-retried.log")
 recorded
 
 # %% [markdown]
-# A log shows what one client sent and received. The console concludes what the store did only where
-# the log proves it, and a log often lacks the bodies that were written. Drop in a log *beside* a
-# table that was inspected, and the bucket's generations fill the gaps.
+# A log shows what one client sent and received. The console says what the store did only where the
+# log proves it, and a log often lacks the bodies that were written. If you have inspected the table
+# first, the bucket's generations fill these gaps.
 #
 # To record such a log: `boto3.set_stream_logger('')`; `http.client.HTTPConnection.debuglevel = 1`
 # for any of the three SDKs; for Azure `logging_enable=True, logging_body=True`. Credentials in a
@@ -132,7 +132,7 @@ assert by_code.found.standing.holder.state == "released"
 #
 # This history was made from a published report. Read the picture and name the pattern in the words
 # of a card, or `unknown`. `datasets/incidents/` has more such histories, and `answers.json` there
-# has the answers. For four of them no pattern can be named, and the console says so.
+# has the answers. For four of them the console names no pattern.
 
 # %%
 from lockkit.lab.widgets import Workbench

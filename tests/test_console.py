@@ -129,7 +129,7 @@ def test_a_break_is_shown_first_needs_the_epoch_while_the_lease_lasts_and_delete
     with pytest.raises(BreakRefused, match="dry run first"):
         console.break_lock(42)
     shown = click(console, panel.dry)
-    assert "nothing was changed" in shown and "Refused as it stands" in shown
+    assert "nothing was changed" in shown and "A break is refused now" in shown
     assert panel.break_it.disabled and stands(store).epoch == 42 and not stands(store).expired
     panel.epoch.value = "41"
     assert "it is epoch 42, and not 41" in click(console, panel.break_it)

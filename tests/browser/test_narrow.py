@@ -101,7 +101,7 @@ def test_no_picture_is_cut_or_scrolled_sideways_in_a_narrow_notebook(
     page.set_viewport_size({"width": 1400, "height": 4000})
     run_all_cells(page, lab, notebook_of(lab, f"pictures_{width}.ipynb", *PICTURES))
     page.locator(".lockkit-probe .bars path").first.wait_for(state="attached", timeout=LATER_MS)
-    seen(page, page.locator(".lockkit-probe")).locator("text=What is known of each").click()
+    seen(page, page.locator(".lockkit-probe")).locator("text=What is known about each").click()
     page.locator(".lockkit-sequence").wait_for(timeout=LATER_MS)
     page.set_viewport_size({"width": width, "height": 4000})
     page.wait_for_function(f"({OVERFLOWS})().length === 0", timeout=LATER_MS)

@@ -45,7 +45,7 @@ def test_a_store_is_probed_by_a_click_after_a_prediction(lab: Server, page: Any)
     wide = "each => each.querySelector('.main-svg').clientWidth - each.clientWidth"
     unfit = panel.locator(".js-plotly-plot").first.evaluate(wide)
     assert abs(unfit) <= 1, "the chart was drawn before it was shown, and fits all the same"
-    panel.locator("text=What is known of each provider").click()
+    panel.locator("text=What is known about each provider").click()
     panel.locator(".lp-new", has_text="what was probed here").wait_for(timeout=SOON_MS)
     shot(page, "11-probed")
     panel.locator(place).select_option("another, by its URL")

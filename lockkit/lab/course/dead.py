@@ -35,10 +35,10 @@ AGES_S = (0, 60, 110, 130, 600)
 POLICIES: tuple[Policy, ...] = ("EAGER", "LAZY", "NEVER")
 
 _MEANS = (
-    (r"\.hoodie/\d+\.commit\.requested", "this instant is in use", "the rollback, last of all"),
+    (r"\.hoodie/\d+\.commit\.requested", "this instant is in use", "the rollback, at its end"),
     (r"\.hoodie/\d+\.inflight", "the exact content of the commit", "the client that rolls it back"),
     (r"\.hoodie/\.heartbeat/\d+", "its writer was alive at this object's date",
-     "its writer, or a service that found it expired"),
+     "its writer, or a service that finds it expired"),
     (r"\.hoodie/\.temp/\d+/.*", "written first: this file is about to be written",
      "the commit or the rollback"),
     (r".*_\d+\.parquet", "rows that no reader sees", "the client that rolls it back"),

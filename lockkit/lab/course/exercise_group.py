@@ -108,10 +108,10 @@ class Deciding(Exercise):
             later = window[max(0, base + 1 - fence.first):]
             if base + 1 < fence.first:
                 if instant in found:
-                    raise Violated("what left the window cannot be compared", call)
+                    raise Violated("an offer outside the window is left out", call)
                 continue
             if instant not in found:
-                raise Violated("what can be judged is judged", call)
+                raise Violated("an offer that can be judged is decided", call)
             overlaps = any(groups & each for each in later)
             if found[instant] and overlaps:
                 raise Violated("no lost update", f"{call}: {instant} overlooks a commit")

@@ -96,7 +96,7 @@ class SliceOfFiles(Exercise):
             raise Violated("no lost update", f"{call}: the rows of log file {lost[0]} are missing")
         if twice := sorted({*merged} & {*above}):
             raise Violated(
-                "what is merged is not read again",
+                "a merged log file is not read again",
                 f"{call}: log file {twice[0]} is in a base file; a clean may have deleted it",
             )
         if above != sorted(set(above)):

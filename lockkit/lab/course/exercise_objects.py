@@ -112,11 +112,11 @@ class HotLock(Exercise):
         if not claimer or there["free"] or before.body == request.body:
             return holds
         if holds:
-            raise Violated("one holder", f"{claimer} took the lock over, which was {self.shown()}")
+            raise Violated("one holder", f"{claimer} took over the lock, which was {self.shown()}")
         if self.writes(claimer, request) > self.free_looks(claimer):
             raise Violated(
                 "a client that waits does not write",
-                f"{claimer} wrote again, but has not read that it is free: it is {self.shown()}",
+                f"{claimer} wrote again, and did not first read a free lock: it is {self.shown()}",
             )
         return False
 

@@ -66,11 +66,11 @@ class SilentWriter(Exercise):
             there = [each for each in files if each not in self.deleted]
             if done and instant not in self.decided[ROLLED_BACK]:
                 raise Violated(
-                    "what is rolled back is decided",
+                    "a rollback is decided first",
                     f"roll_back() returned True, but {instant} may still commit",
                 )
             if done and there:
-                raise Violated("what is rolled back is deleted",
+                raise Violated("a rollback deletes the files",
                                f"roll_back() returned True, but {there[0]} is there")  # fmt: skip
             if not done and instant not in self.decided[COMMITTED]:
                 raise Violated(
@@ -160,7 +160,7 @@ class Retention(Exercise):
         added = {file for each in commits for file in each[0]}
         if commits and (kept := sorted(added - needed - chosen)):
             raise Violated(
-                "what no reader needs is deleted",
+                "a file that no reader needs is deleted",
                 f"{kept[0]} is kept, but none of the newest {self.retained} commits reads it",
             )
 

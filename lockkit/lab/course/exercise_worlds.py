@@ -222,7 +222,7 @@ class Append(Exercise):
             slot = yield from self.trial.call(node, int, self.FOLDER, record.encode())
             if slot is None or self.log().get(self.key(slot)) != record:
                 raise Violated(
-                    "what is acknowledged is in the log",
+                    "an acknowledged record is in the log",
                     f"append() returned slot {slot} for {record}, which is not there",
                 )
             self.done[record] = slot
@@ -241,7 +241,7 @@ class Append(Exercise):
                 raise Violated("a record is in the log once", f"{record} is in {times} slots")
         gone = [each for each, slot in self.done.items() if log.get(self.key(slot)) != each]
         if gone:
-            raise Violated("nothing acknowledged is lost", f"{decided.client} wrote over {gone[0]}")
+            raise Violated("acknowledged records stay", f"{decided.client} wrote over {gone[0]}")
         for slot, key in enumerate(log, 1):
             if key != self.key(slot):
                 raise Violated(

@@ -269,4 +269,4 @@ def _unsendable(value: Any, error: Exception) -> str:
         return "a generator: write `yield from` before it"
     if hasattr(value, "cr_code"):
         return "a coroutine: leave out `async`"
-    return f"{value!r}, which another process cannot have ({error})"
+    return f"{value!r}, which another process cannot receive ({error})"

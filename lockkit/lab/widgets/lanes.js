@@ -9,29 +9,29 @@ const STATE_CHAR = 7.2;   // a state that is wider than its lane's head is one s
 const BRIEF = { running: "", stalled: "stall", "past lease": "expired", superseded: "over", "waits for itself": "waits", "counts wrongly": "no grant" };
 // What each mark means: folded below the picture, and a page of the documentation.
 const LEGEND = [
-  ["left lane", "the states of the lock object, coloured by its holder. Each g is one successful write (a generation) with the first characters of its ETag. In a run without a lock, the lane shows what its objects contain after each write: \u201c3 jobs\u201d in a queue, \u201cslot 2 e1\u201d in a log (its epoch is 1), \u201cW1 e3\u201d (the holder, the epoch), \u201cfree e3\u201d, \u201clock_1 gone\u201d (deleted)"],
-  ["writer's bar", "the time in which that writer counts on the lock. Red, hatched: it still does, but its lease is over, or another client has the lock"],
+  ["left lane", "the states of the lock object, coloured by its holder. Each g is one successful write (a generation) with the first characters of its ETag. In a run without a lock, the lane shows what the run's objects contain after each write: \u201c3 jobs\u201d in a queue, \u201cslot 2 e1\u201d in a log (its epoch is 1), \u201cW1 e3\u201d (the holder, the epoch), \u201cfree e3\u201d, \u201clock_1 gone\u201d (deleted)"],
+  ["writer's bar", "the time in which the writer counts on the lock. Red and hatched: the writer still counts on it, but its lease is over, or another client has the lock"],
   ["grey hatching", "the process is paused (SIGSTOP): it does nothing and notices nothing"],
   ["dotted box", "the lease has ended and no client has taken the lock yet"],
   ["solid arrow, dashed answer", "a write and the store's answer. Dotted arrows are reads: tick \u201creads\u201d to see all of them. A read is always drawn if its answer was lost, or if it settles a lost answer"],
-  ["cross on an arrow", "the message was lost there: after the store applied the write, or before"],
-  ["bracket at a writer's lane", "one call of the client, for which its SDK sent several requests by itself"],
-  ["cross at the store, 412", "the store refused the write, because the object had changed: \u201cW2 wrote first\u201d names the writer that changed it. Red: a writer came too late, or work was lost; grey: another client was first; amber, 429: too many writes, certainly not done"],
+  ["cross on an arrow", "the message was lost here, before or after the store applied the write"],
+  ["bracket at a writer's lane", "one call of the client; its SDK sent several requests for it"],
+  ["cross at the store, 412", "the store refused the write, because the object had changed: \u201cW2 wrote first\u201d names the writer that changed it. Red: a writer came too late, or work was lost. Grey: another client was first. Amber, 429: too many writes; this one was certainly not done"],
   ["ring, tests the store", "before a client relies on a store, it writes a scratch object under false conditions: the store must refuse them"],
-  ["ring at a writer's lane, decided by another", "group commit: an offer that this writer made was decided by the client that replaced the fence; \u201cdecides 3\u201d is one such replacement, and a click names each commit and its owner"],
-  ["tick / cross in a circle", "a commit was published / refused, with its epoch or the cause: \u201cconflict with ..335750\u201d names the commit that changed the same files first (grey), \u201cfenced off: epoch 3 is over\u201d says that a later holder has committed. The right lane shows what readers of the table see; a diamond is a commit that has become visible"],
-  ["rule broken here", "a simulated run broke a rule at this moment; the verdict above says which. Dashed rings are around the evidence, and hatching shows how long two clients count on the same thing"],
+  ["ring at a writer's lane, decided by another", "group commit: the client that replaced the fence decided this writer's offer. \u201cdecides 3\u201d marks a replacement that decided three commits; click it to see each commit and its owner"],
+  ["tick / cross in a circle", "a commit was published / refused, with its epoch or the cause. \u201cconflict with ..335750\u201d (grey) names the commit that changed the same files first; \u201cfenced off: epoch 3 is over\u201d means that a later holder has committed. The right lane shows what readers of the table see; a diamond is a commit that has become visible"],
+  ["rule broken here", "a simulated run broke a rule at this moment; the verdict above names it. Dashed rings mark the evidence. Hatching shows how long two clients count on the same thing"],
   ["ring, done", "a client of a queue learns that its request is done: another client, the broker, wrote for it. \u201cpush 80a4 +2\u201d is a write with two more changes"],
   ["lightning", "a fault that was injected: a request or an answer was lost, delayed or refused"],
   ["plus sign", "a process ended, was killed or started again, or lost its lease"],
-  ["brace, looks x5", "reads of a client that waits, drawn as one"],
+  ["brace, looks x5", "reads of a waiting client, drawn as one"],
 ];
 // What a state in a lane's head means; said on hover.
 const HINT = "Point at an event, or Tab into the diagram and walk with the arrow keys.";
 const STATES = {
   holds: "it counts on the lock, and the lock object names it",
   superseded: "it still counts on the lock, but another client has it",
-  "counts wrongly": "it counts on the lock, which was never granted to it",
+  "counts wrongly": "it counts on a lock that was never granted to it",
   "past lease": "it still counts on the lock, but its lease is over",
   waits: "another client has the lock",
   "waits for itself": "the lock object names it, but it does not know that",
@@ -44,15 +44,15 @@ const BEGUN = new Set(["starting", "running"]);
 const GLYPHS = { VALID: "\u2713", INVALID: "\u2717", UNKNOWN: "?" };
 const AROUND = 300;       // pixels that are drawn above and below what is in view
 const KEYS = [
-  ["arrow keys", "the event before, after (in the diagram, or in the table)"],
+  ["arrow keys", "the previous event, the next (in the diagram, or in the table)"],
   ["Home, End", "the first event, the last"],
   ["/", "search: part of a writer, write, version, attempt, answer (412)"],
-  ["Enter, Shift+Enter", "in the search: the next event found, the one before (n, N elsewhere)"],
+  ["Enter, Shift+Enter", "in the search: the next match, the previous one (elsewhere: n, N)"],
   ["v", "the first violation: the events that prove the verdict, one after the other"],
   ["space", "play, pause"],
   [", and .", "a step back, a step on"],
-  ["r", "reads shown, hidden"],
-  ["Escape", "nothing chosen; leaves the search, and this help"],
+  ["r", "show or hide reads"],
+  ["Escape", "clear the choice; leave the search, or this help"],
   ["?", "this help"],
 ];
 // Explained where they appear: the words of this subject that are no everyday English.
@@ -63,9 +63,9 @@ const TERMS = {
   fence: "the object that a commit must replace; the store refuses a commit whose conflict check is out of date",
   generation: "one state of the lock object, made by one successful write",
   offer: "a request to decide a commit, which any client may carry out",
-  ghost: "a write that its sender had given up, and that the store applied later",
+  ghost: "a write that the store applied after its sender had given it up",
   takeover: "a grant that follows a lease which ended without a release",
-  "roll-forward": "a commit that was decided, but not yet visible, was made visible by another writer",
+  "roll-forward": "another writer made a commit visible that was decided, but not yet visible",
   "lost response": "the store applied a write, and its answer never arrived",
 };
 const TERM = new RegExp(`\\b(${Object.keys(TERMS).join("|")})s?\\b`, "gi");

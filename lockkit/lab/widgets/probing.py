@@ -148,7 +148,7 @@ def _findings(
     report = probe(store, rounds=rounds, racers=racers, emit=emit)
     reads: list[Reads] = []
     if report.verdict is not Suitability.REFUSED:
-        emit("note", text=f"reading, {requests} times whole and as often only if it changed")
+        emit("note", text=f"{requests} full reads, and as many that are conditional")
         reads = compare_reads(store, requests=requests, emit=emit)
     today = utc(Clock().wall_ms())[:10]
     found = probed(report, "what was probed here", as_of=today, source=report.url)

@@ -317,12 +317,12 @@ class _Painter:
             outcome = text(each.outcome).replace("_", " ")
             parts.append(f"answered {self._clock(each.answered_ms)}: {outcome}")
         if each.retry:
-            parts.append("a retry that the SDK sent by itself, within the same call")
+            parts.append("a retry that the SDK sent within the same call")
         if look == "unheard":
             said = f"its answer ({each.status}) was lost"
             parts.append(f"no client waited for its answer ({each.status})" if each.late else said)
         if look in ("lost", "unheard", "dropped", "late"):
-            parts.append("the client cannot know")
+            parts.append("the client cannot know whether it was applied")
         parts.extend(text(part) for part in dict.fromkeys((neutral(each.why), each.fault)) if part)
         for instant, kind, owner in each.decides:
             parts.append(f"decides {text(instant)} of {text(owner) or 'someone'}: {text(kind)}")

@@ -106,7 +106,7 @@ class StoreProbe(Newest):
         self._status.say("Predict, then press Probe.")
         self._verdict, self._checks = named(widgets.HTML(), "verdict"), widgets.HTML()
         self._matrix = widgets.HTML(STYLE + matrix_html(providers()))
-        folded = widgets.Accordion([self._matrix], titles=("What is known of each provider",))
+        folded = widgets.Accordion([self._matrix], titles=("What is known about each provider",))
         self._chart = widgets.VBox()
         self._address = row(self.url, self.endpoint)
         self.place.observe(self._chosen, "value")
@@ -210,8 +210,8 @@ def figure(reads: tuple[Reads, ...]) -> Any:
     bars = [
         _bars([each for each in reads if each.kind == kind], name, colour)
         for kind, name, colour in (
-            ("whole", "read it again", "#0072B2"),
-            ("conditional", "ask whether it changed (304)", "#E69F00"),
+            ("whole", "full read", "#0072B2"),
+            ("conditional", "conditional read (304)", "#E69F00"),
         )
     ]
     return figure_widget(go.Figure(bars, layout=plot_layout(

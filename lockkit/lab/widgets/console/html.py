@@ -114,16 +114,16 @@ def service_html(found: ServiceExamination) -> str:
 def grant_html(grant: ServiceHolder | None, url: str) -> str:
     """The dry run of a break of a service's lock."""
     if grant is None:
-        return "<div class='lc-card'><h4>Dry run</h4><p>It is free: nothing to break.</p></div>"
-    others = "It is another program's lease: the next one may have the same version, and then a "
-    others += "break ends that one."
-    risk = "No later grant would be ended." if grant.certain else others
+        return "<div class='lc-card'><h4>Dry run</h4><p>The lock is free.</p></div>"
+    others = "It is another program's lease. If its next lease has the same version, the break "
+    others += "ends that one."
+    risk = "It cannot end a later grant." if grant.certain else others
     breakable, why = grant.breakable
     refused = f"<p class='bad'><b>Must not be broken now:</b> {shown(why)}.</p>"
     confirm = "" if grant.by_hand else f"<p>To break it anyway, type in <b>{FORCE}</b>.</p>"
     return (
-        f"<div class='lc-card'><h4>Dry run: nothing was changed</h4><p>Would end the grant of "
-        f"<b>{shown(grant.owner)}</b> at {shown(url)}, version <b>{shown(grant.version)}</b>. "
+        f"<div class='lc-card'><h4>Dry run: nothing was changed</h4><p>A break would end the grant "
+        f"of <b>{shown(grant.owner)}</b> at {shown(url)}, version <b>{shown(grant.version)}</b>. "
         f"{risk} The service does not stop its holder: make sure that it is dead.</p>"
         f"{refused + confirm if breakable is False else ''}</div>"
     )
@@ -173,7 +173,7 @@ def code_html(line: str) -> str:
 def generations_html(kept: Sequence[Generation], untold: str) -> str:
     """Newest first, as the bucket kept them."""
     if untold:
-        return f"<p class='lk-note'>They cannot be listed: {shown(untold)}</p>"
+        return f"<p class='lk-note'>The generations cannot be listed: {shown(untold)}</p>"
     rows = [_generation(each) for each in kept[:ROWS_MAX]]
     return _table(("written", "version", "epoch", "state", "owner", "until"), rows)
 
@@ -200,7 +200,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def audit_html(said: Validation | None, events: Iterable[Event]) -> str:
     """Hudi's verdict on its own log, and its lines."""
     if said is None:
-        return "<p class='lk-note'>There is none: Hudi's lock audit was never enabled.</p>"
+        return "<p class='lk-note'>No audit log: Hudi's lock audit was never enabled.</p>"
     lines = "".join(f"<p class='lk-note'>{shown(line)}</p>" for line in audit_facts(said))
     rows = [
         (clock_time(each.at_ms), each.who, each.kind,
@@ -212,7 +212,7 @@ def audit_html(said: Validation | None, events: Iterable[Event]) -> str:
 
 def taken_html(taken: Sequence[ParsedFile]) -> str:
     return _table(
-        ("file", "it is", "what it says, and does not"),
+        ("file", "kind", "content"),
         [(each.name, each.kind, each.said) for each in taken],
     )
 
@@ -220,11 +220,11 @@ def taken_html(taken: Sequence[ParsedFile]) -> str:
 def plan_html(plan: PlannedBreak, url: str) -> str:
     """The dry run: what would be written, what it replaces, and why it would be refused now."""
     body = encode(plan.tombstone).decode()
-    refused = f"<p class='bad'><b>Refused as it stands.</b> {shown(plan.refused)}</p>"
+    refused = f"<p class='bad'><b>A break is refused now.</b> {shown(plan.refused)}</p>"
     return (
         f"<div class='lc-card'><h4>Dry run: nothing was changed</h4>"
-        f"<p>Would replace version <b>{shown(plan.version)}</b> of the lock object of "
-        f"{shown(url)}, and no other one, by:</p>"
-        f"{code_html(body)}<p>and before that log it as {shown(plan.log)}. Nothing is deleted.</p>"
+        f"<p>A break would replace only version <b>{shown(plan.version)}</b> of the lock object of "
+        f"{shown(url)} by:</p>"
+        f"{code_html(body)}<p>It is logged first, as {shown(plan.log)}. Nothing is deleted.</p>"
         f"{refused if plan.refused else ''}</div>"
     )

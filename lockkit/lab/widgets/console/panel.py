@@ -12,9 +12,9 @@ from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.ui import Status, button, choice, column, error_html, named, row
 
 WATCHES = [("3 s", 3.0), ("10 s", 10.0), ("30 s", 30.0), ("not at all", 0.0)]
-TOMBSTONE = "Replaces the lock object by a tombstone, if it is as the dry run showed it"
+TOMBSTONE = "Replaces the lock object by a tombstone, if it is unchanged since the dry run"
 GRANT_ENDS = "Ends the grant that the dry run showed"
-EPOCH = "type it in, if its lease lasts"
+EPOCH = "needed while the lease lasts"
 EMPTY = "Press Look, or drop in what was recorded."
 KINDS = "Histories, Hudi's audit files, listings of versions, SDKs' debug logs"
 
@@ -73,7 +73,7 @@ class Panel:
         ])  # fmt: skip
         self.again = button(
             "Read others", lambda: self.ask(True), name="console-again", icon="search",
-            tip="Another table, other files",
+            tip="Look at another table or other files",
         )  # fmt: skip
         self.reading = _named("reading", row(self.status, self.again))
         self.ask(True)
@@ -108,7 +108,7 @@ class Panel:
         """Clear the last dry run. A service's grant has no epoch, and no tombstone replaces it."""
         self.plan.value = self.epoch.value = ""
         self.epoch.description = "Confirm" if service else "Epoch"
-        self.epoch.placeholder = f"type in {html.FORCE}, if its holder lives" if service else EPOCH
+        self.epoch.placeholder = f"{html.FORCE}, if its holder lives" if service else EPOCH
         self.break_it.tooltip = GRANT_ENDS if service else TOMBSTONE
         self.breaking.layout.display = "flex"
         self.ask(True)

@@ -34,7 +34,7 @@ WRONG_SHOWN = 3
 NO_PAGE = "(The page in the browser cannot play it: this scenario needs pyarrow.)"
 JUMPS = (("Start", -1_000_000, "before its first move"), ("−10", -10, "ten moves back"),
          ("−1", -1, "one move back"), ("+1", 1, "one move on"), ("+10", 10, "ten moves on"),
-         ("End", 1_000_000, "or to what went wrong"))  # fmt: skip
+         ("End", 1_000_000, "the end, or the first harm"))  # fmt: skip
 STYLE = (
     "<style>.lockkit-ways td{padding:1px 10px;font-size:12px;line-height:1.4;vertical-align:top}"
     ".lockkit-ways td:first-child,.lockkit-ways .bar{white-space:pre}"
@@ -82,7 +82,7 @@ class Rerun(Newest):
         ]
         self._others = button(
             f"Run {RUNS} others from here", self._run_others, name="others",
-            tip="the same past with other random choices: how many go wrong?",
+            tip="the same past, then other random choices: how many runs go wrong?",
         )  # fmt: skip
         self._stop = button(
             "Stop", self._errand.stop, name="others-stop", tip="after the run that is under way"

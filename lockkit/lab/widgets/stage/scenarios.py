@@ -179,7 +179,7 @@ def _replayed(steps: PatternSteps) -> Judgement:
             return Judgement(False, f"{name} {said}, and a reader {found}")
     for name, actor in steps.actors.items():
         if actor.ended.startswith("Fenced") and f"{name} was here" in records:
-            return Judgement(False, f"a reader sees what {name} was refused")
+            return Judgement(False, f"a reader sees a record of {name} that was refused")
     return Judgement(True, f"a reader replays {records}")
 
 

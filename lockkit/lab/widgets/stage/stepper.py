@@ -76,7 +76,7 @@ class StageView(Newest):
         self._both = widgets.HBox(layout=row_layout("stretch"))
         bar = row(again, self._past, self._fork, self._back, self._unfork)
         self.view = column("stepper", bar, self._status, self._both)
-        self._put(FIRST, self.steps, "No request was decided yet.")
+        self._put(FIRST, self.steps, "No decision was made yet.")
 
     def below(self, run: Any) -> str:
         """The readers' rows and the checker's verdict on a run, as HTML."""
@@ -115,13 +115,13 @@ class StageView(Newest):
 
     def go_back(self, decisions: int) -> None:
         """Undo the first run's decisions after that many."""
-        said = f"Back after decision {decisions}." if decisions else "Started over."
+        said = f"Back to decision {decisions}." if decisions else "Started over."
         self._put(FIRST, fork(self.steps, decisions), said)
 
     def paste(self, moment: str, number: int = FIRST) -> None:
         """Move a run (the fork is number 1) to a moment of this play. Raises `ValueError`."""
         if stage_moment(moment).play != self.play:
-            raise ValueError(f"this panel shows {self.play!r}, and the moment another scenario")
+            raise ValueError(f"this moment is of another scenario; the panel shows {self.play!r}")
         new = at(moment)
         self._put(number, new, f"At that moment: {len(new.decisions)} decisions were made.")
 
