@@ -48,9 +48,11 @@ from lockkit.table.occ.transaction import (
 AHEAD_MS = 500
 """How long a reserved instant waits for its writer's next write. Others see it pending."""
 OVERTAKEN_FOR = 8
-"""So many rewrites list before they make their files, once others have passed one that did not."""
+"""After another commit has passed a rewrite that had not listed first, so many of its writer's
+next rewrites list before they make their files."""
 SPREAD_MAX_MS = 128
-"""Writers that begin at the same time spread over so long, at most one round trip."""
+"""Writers that begin at the same time spread their instants over this time, at most one round
+trip."""
 
 
 @dataclass(slots=True)
@@ -61,11 +63,11 @@ class GroupAppend:
     listed: ListedBeside | None = None
     """None: the attempt made no listing."""
     only: Version = ""
-    """The version of the fence that a rewrite without a listing has read; "": it listed."""
+    """The version of the fence on which a rewrite without a listing is based; "": it listed."""
     beside: Timeline | None = None
-    """What a rewrite listed while it sent its files."""
+    """The listing of a rewrite while it sent its files."""
     rested: bool = False
-    """Whether its client's commit before had ended more than a round trip before it began."""
+    """Whether its client was idle for more than a round trip before this commit."""
 
     def take(
         self, known: Any, *, action: str, lead_ms: int, trying: Trying | None, plan: bytes = b"",
@@ -104,9 +106,8 @@ class GroupAppend:
         return transaction, now
 
     def decides_by(self, follows: bool) -> ListedBeside | None:
-        """The listing to decide by; None: the decision needs a later one, or another writer comes
-        first (`follows`).
-        """
+        """The listing to decide by. None: the decision needs a later listing, or another writer
+        comes first (`follows`)."""
         return self.listed
 
     def has_columns(self, schema: str) -> bool:
@@ -138,7 +139,7 @@ class GroupRewrite(GroupAppend):
     """
 
     begun: GroupFence | None = None
-    """The fence that was read in parallel with the reservation; None: nothing follows from it."""
+    """The fence that was read in parallel with the reservation; None: it gives no snapshot."""
 
     def take(
         self, known: Any, *, action: str, lead_ms: int, trying: Trying | None, plan: bytes = b"",
@@ -178,8 +179,10 @@ class GroupRewrite(GroupAppend):
         return transaction, now
 
     def list_beside(self, taken: TakenInstant) -> Procedure[None]:
-        """The listing after the reservation, while the files are sent. Begin again if it shows
-        that the instant is useless, or an earlier overwrite under way.
+        """The listing after the reservation, while the files are sent.
+
+        The write begins again if the listing shows that its instant is useless, or an earlier
+        overwrite under way.
         """
         client = self.client
         transaction, now = yield from survey(taken)
@@ -195,8 +198,10 @@ class GroupRewrite(GroupAppend):
             client.saw(self.begun.table, [e.seq for e in commits if e.instant in now.completed])
 
     def decides_by(self, follows: bool) -> ListedBeside | None:
-        """By the listing beside its files if it comes first. By one before them only if it met no
-        other client: else it lists again, and decides all that is offered by then.
+        """The listing beside the files if this commit comes first.
+
+        A listing before the files counts only if the client met no other client. Otherwise it lists
+        again, and decides all that is offered by then.
         """
         if self.beside is not None:
             return None if follows else self.listed
@@ -204,9 +209,9 @@ class GroupRewrite(GroupAppend):
 
 
 def _learned(client: GroupClient, found: Any) -> GroupFence | None:
-    """The fence that was read just now; None if its client may not know all that was decided.
+    """The fence that was read just now; None if its client may not know all decisions.
 
-    Of a fence that cannot be read the survey says what is wrong with it.
+    If the fence cannot be read, the survey raises the error.
     """
     fence = client.known
     if isinstance(found, Found):
@@ -219,7 +224,7 @@ def _learned(client: GroupClient, found: Any) -> GroupFence | None:
 
 
 def is_begun(client: GroupClient, begun: GroupFence | None, taken: TakenInstant) -> bool:
-    """Whether this fence, read since the write was called, may give its snapshot."""
+    """Whether this fence, which was read since the write was called, may give the snapshot."""
     return (
         begun is not None and begun is client.known and begun.newest < taken.instant
         and not decision_in(begun, taken.instant)
@@ -248,7 +253,7 @@ def _listed_after(taken: TakenInstant) -> str:
 
 @kept(16, 100_000)
 def schema_id(found: str | None) -> str:
-    """Equal for equal columns, in whatever order and form they are written."""
+    """Equal for equal columns, in any order and form."""
     columns = sorted((each.name, str(each.type)) for each in arrow_schema(found)) if found else []
     return digest(repr(columns).encode())[:16] if columns else ""
 
@@ -256,10 +261,10 @@ def schema_id(found: str | None) -> str:
 def spread_ms(client: GroupClient, newest: str) -> Procedure[int]:
     """How far ahead of the clock a writer takes its instant while other clients commit.
 
-    One decision answers several writers. They begin their next commit at the same time, and would
-    ask for the same instant. Therefore each goes on where it was within a period of about a round
-    trip: once no two are at the same place, none asks for another's instant. A commit takes longer
-    than that, so instants do not run ahead of the clocks.
+    One decision answers several writers. They begin their next commits at the same time, and would
+    reserve the same instant. So each writer keeps its place within a period of about a round trip:
+    once no two writers have the same place, their instants differ. A commit takes longer than the
+    period, so instants do not run ahead of the clocks.
     """
     if not client.contended:
         return 0
@@ -274,9 +279,9 @@ def spread_ms(client: GroupClient, newest: str) -> Procedure[int]:
 def behind_ms(client: GroupClient, newest: str, spread: int) -> Procedure[int]:
     """How far ahead of its clock, and of `newest`, a writer takes its instant among others.
 
-    It goes on from the fence's newest instant by its own clock, and a round trip more: otherwise
-    others' commits pass its instant before it lists. That instant was reserved longer before the
-    fence was read than this adds, so instants do not run ahead of the clocks.
+    It counts on from the fence's newest instant by its own clock, and adds a round trip. Otherwise
+    others' commits would pass its instant before it lists. The fence's newest instant was reserved
+    longer ago than this adds, so instants do not run ahead of the clocks.
     """
     fence = client.known
     wall_ms: int = yield WallMs()
@@ -288,7 +293,7 @@ def behind_ms(client: GroupClient, newest: str, spread: int) -> Procedure[int]:
 
 
 def is_recent(early_ms: int) -> bool:
-    """Whether the reservation is new enough. Others roll an old one back as a dead writer's."""
+    """Whether the reservation is new enough. Others roll back an old one as a dead writer's."""
     return early_ms <= AHEAD_MS
 
 

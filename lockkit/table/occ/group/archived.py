@@ -19,7 +19,7 @@ ArchivedAs = Callable[[str], Procedure[str]]
 def archived_outcome(instant: str) -> Procedure[str]:
     """`commit` or `refused`; the fence says that nothing is open up to this instant.
 
-    The timeline first: what leaves it is in the archive before.
+    It looks in the timeline first: an instant is in the archive before it leaves the timeline.
     """
     from lockkit.table.format.archived import load_archived  # rarely needed
 
@@ -34,9 +34,10 @@ def archived_outcome(instant: str) -> Procedure[str]:
 
 
 def completion_of(names: TimelineNames, instant: str) -> Procedure[str | None]:
-    """The completion time of a commit in the timeline or the archive; None if it is none.
+    """The completion time of a commit in the timeline or the archive; None if there is no such
+    commit.
 
-    In table version 6 it is "". Raises `TableChanged` if a restore has taken it back.
+    In table version 6 it is "". Raises `TableChanged` if a restore has taken the commit back.
     """
     now = parse_timeline((yield from listing(names.folder + instant)), names)
     if (action := now.completed.get(instant)) in COMMITS:

@@ -30,10 +30,10 @@ from lockkit.table.occ.group.rate import FenceRate
 
 OVERWRITE, CLUSTERING = "replacecommit", "clustering"
 COMPLETED = {CLUSTERING: OVERWRITE}
-"""What an action is called once it is completed, where that is another name."""
+"""The name of a completed action, where it differs from that of the pending one."""
 TURNS_MAX = 40
 FOLLOWS_MS = 2_000
-"""An older instant that is pending may be a dead writer's."""
+"""A pending instant that is older may be a dead writer's."""
 TRIP_LEAST_MS, TRIP_MOST_MS = 5, 500
 INSTANT_DIGITS = 17
 CONTENDED_FOR = 4
@@ -59,18 +59,18 @@ class GroupClient:
     window_max: int = GROUP_WINDOW_MAX
     archived_as: ArchivedAs = archived_outcome
     names: TimelineNames = V9
-    """Those of the table's files, by its version."""
+    """The data files of the table, in the form of its version."""
     horizon: str = ""
-    """Up to this instant everything is over and published; listings begin after it."""
+    """Up to this instant every commit is over and published; listings begin after it."""
     archived: str = NO_INSTANT
     """Up to this instant nothing is published any more: it may have left the timeline."""
     known: GroupFence | None = None
     version: Version = ""
     overtaken: int = 0
-    """For how many more rewrites it lists before it makes its files, because others had passed one
-    that listed beside them."""
+    """So many of its next rewrites list before they make their files, because another commit
+    passed one that listed beside its files."""
     contended: int = 0
-    """For how many more commits it counts that another client has replaced the fence."""
+    """For so many more commits it expects other clients to replace the fence."""
     trip_ms: int = TRIP_LEAST_MS
     """How long the last round trip took."""
     wins: int = 0
@@ -82,37 +82,39 @@ class GroupClient:
     """Numbers of the decisions whose outcome file this client has seen or written."""
 
     name: str = ""
-    """The fence names it while it publishes; given with its first decision."""
+    """The name of this client in the fence while it publishes; set with its first decision."""
     publishing: threading.Lock = field(default_factory=threading.Lock)
     """Held by the thread of this client that publishes."""
     idle: str = ""
     """A client that the fence named, and that did not publish."""
     bodies: dict[str, bytes] = field(default_factory=dict)
-    """Of this client's own inflight files that are not published yet."""
+    """Its own inflight files that are not published yet."""
     behind: list[GroupDecision] = field(default_factory=list)
-    """Acknowledged, and still to be published."""
+    """Acknowledged commits that are still to be published."""
     read: dict[tuple[str, Version | None], Offer | None] = field(default_factory=dict)
-    """Others' offers; an object that is listed with the same version has the same content."""
+    """Offers of others. An object that is listed with the same version has the same content."""
     beside: Procedure[None] | None = None
     """What is sent in parallel with this client's next replacement of the fence."""
     ahead: list[Any] = field(default_factory=list)
-    """The instant that is reserved for the next commit, and when that was sent."""
+    """The instant that is reserved for the next commit, and when its request was sent."""
     reserves: bool = False
-    """Whether it reserves ahead; then unused reservations are given back."""
+    """Whether it reserves instants ahead; unused reservations are then given back."""
     timeline: Any = None
     """What the last listing of a write showed."""
     listed_after: str = ""
-    """After which instant it began."""
+    """The instant after which that listing began."""
     own: set[str] = field(default_factory=set)
     """Instants that this process works on; its services leave them alone."""
     process: Any = None
-    """The threads of its process that commit to this table, with a client each (`GroupProcess`)."""
+    """The threads of its process that commit to this table, each with its own client
+    (`GroupProcess`)."""
     held: threading.Lock = field(default_factory=threading.Lock)
-    """By its thread, during a commit; another one for each."""
+    """Held by its thread during a commit; each commit has another one."""
     boot_ms: Callable[[], int] = int
     """This process's monotonic clock."""
     writing: GroupWrite | None = None
-    """The latest commit of this client, to say after an interrupt whether it was offered."""
+    """The latest commit of this client: after an interrupt it shows whether the commit was
+    offered."""
     acked_ms: int = -(10**9)
     """When its last commit was acknowledged."""
     knew_ms: int = -(10**9)
@@ -120,11 +122,12 @@ class GroupClient:
     rate: FenceRate = field(default_factory=FenceRate)
     """How soon the fence may be replaced again."""
     place_ms: int = -1
-    """Of its last instant. The next one keeps a distance of whole periods from it (`spread_ms`)."""
+    """The place of its last instant. The next one keeps a distance of whole periods
+    (`spread_ms`)."""
     answer_trips: float = 2.0
-    """So many round trips after its offer an upsert first looks whether it is decided."""
+    """So many round trips after its offer an upsert first looks for the decision."""
     closing: threading.Event = field(default_factory=threading.Event)
-    """Whoever waits for another client's work waits no longer."""
+    """Set when the client closes: nobody waits for another client's work any more."""
 
     def knows(self, fence: GroupFence, version: Version) -> None:
         """Raises `TableChanged` if it is the fence of another table, made in this one's place."""
@@ -154,16 +157,16 @@ class GroupClient:
         self.trip_ms = min(TRIP_MOST_MS, max(TRIP_LEAST_MS, until_ms - sent_ms))
 
     def saw(self, table: str, published: Iterable[int]) -> None:
-        """The outcome files of these decisions of a table are there.
+        """The outcome files of these decisions exist.
 
-        The table may have been made anew since that request was sent: the decisions of the new one
-        have the same numbers.
+        The table may have been made again since the request was sent. Decisions of the new table
+        have the same numbers, so the table's id is compared.
         """
         if self.known is not None and self.known.table == table:
             self.proven |= set(published)
 
     def forget(self) -> None:
-        """Of a table that is gone nothing counts any more."""
+        """Forget everything about a table that is gone."""
         self.known, self.version, self.timeline, self.archived = None, "", None, NO_INSTANT
         self.wins = self.contended = self.checked_ms = 0
         for each in (self.won, self.proven, self.bodies, self.behind, self.ahead, self.read):
@@ -201,15 +204,16 @@ class GroupWrite:
     grows_schema: bool = False
     blind: bool = False
     body: bytes = b""
-    """Of `T.inflight`, and later of `T.commit`."""
+    """The content of `T.inflight`, and later of `T.commit`."""
     listed: bool = True
     """Whether its owner has listed the timeline since it reserved the instant."""
     only: Version = ""
-    """Of a rewrite without a listing: the version of the fence that its snapshot shows."""
+    """For a rewrite without a listing: the version of the fence that its snapshot shows."""
     sent: bool = False
-    """Whether a request was sent, and not certainly refused, that may have it decided."""
+    """Whether a request was sent that may have the instant decided, and that was not certainly
+    refused."""
     doubtful: bool = False
-    """Whether the answer to one that may have decided it is not known."""
+    """Whether such a request has no answer."""
     offered: str = ""
     """The object that offers it."""
     action: str = COMMIT
@@ -223,15 +227,15 @@ class GroupWrite:
     meets: bool = False
     """Whether another client replaced the fence since the one that was known before its listing."""
     eager: bool = False
-    """Whether its offer is sent beside the replacement of the fence: its writer, which was idle
-    before, saves time by a request more."""
+    """Whether its offer is sent beside the replacement of the fence: its writer was idle before,
+    and saves time by one more request."""
     made: Version | Found | None = None
-    """What came of that offer."""
+    """The answer to that offer."""
     later: frozenset[str] = frozenset()
-    """Of a rewrite: the later instants under way that this listing does not show offered."""
+    """For a rewrite: the later instants under way that this listing does not show as offered."""
 
     def see(self, fence: GroupFence) -> None:
-        """Raise the base to the last decision up to which its snapshot has all."""
+        """Raise the base to the last decision up to which its snapshot has every commit."""
         self.table = fence.table
         self.base = max(self.base, seen_until(
             fence, lambda each: each in self.seen or each <= self.horizon
@@ -255,13 +259,13 @@ def timeline_key(names: TimelineNames, instant: str, state: str) -> str:
 
 
 def completed_key(each: GroupDecision) -> str:
-    """In table version 9 with the completion time that the fence gave it."""
+    """In table version 9 the name contains the completion time that the fence gave."""
     names = V9 if each.completion else V6
     return names.completed(each.instant, each.action, each.completion or None)
 
 
 def plain_keys(entries: Iterable[ListEntry]) -> frozenset[str]:
-    """Of a listing, with the same names for a commit, an overwrite and a clustering."""
+    """The keys of a listing, with the same names for a commit, an overwrite and a clustering."""
     return frozenset(each.key.replace(f".{OVERWRITE}.inflight", ".inflight")
                      .replace(f".{CLUSTERING}.inflight", ".inflight")
                      .replace(f".{OVERWRITE}", ".commit") for each in entries)  # fmt: skip

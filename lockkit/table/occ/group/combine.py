@@ -1,4 +1,4 @@
-"""Deciding: one replacement of the fence for whatever is offered, or against an instant."""
+"""Deciding: one replacement of the fence decides all offers, or decides against an instant."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from lockkit.table.occ.group.view import GroupView, look, look_at_one, open_offe
 
 
 def combine(client: GroupClient) -> Procedure[bool]:
-    """Decide whatever is offered. Any client may; two at once are harmless."""
+    """Decide all offers. Any client may; two clients at once do no harm."""
     view = yield from look(client)
     return (yield from decide_once(client, view, (yield from open_offers(view))))
 
@@ -59,10 +59,11 @@ def decide_alone(
 def decide_once(
     client: GroupClient, view: GroupView, offers: list[Offer], write: GroupWrite | None = None
 ) -> Procedure[bool]:
-    """Replace this very fence by one that decides these offers; False: that decided nothing yet.
+    """Replace exactly this fence by one that decides these offers; False: nothing was decided yet.
 
-    Sent once (not `settle_write`). Without an answer it may land later; then the fence that is read
-    next shows what it decided. `write` is the caller's own among the offers.
+    The request is sent once (not `settle_write`). Without an answer it may land later; the fence
+    that is read next then shows what it decided. `write` is the caller's own commit among the
+    offers.
     """
     if early_ms := client.rate.early_ms(client.boot_ms()):
         yield Sleep(early_ms / 1000)
@@ -98,16 +99,18 @@ def decide_once(
 
 
 def publisher(client: GroupClient, fence: GroupFence) -> str:
-    """Who publishes what this client decides: whoever is at work, so that two do not do the same.
+    """Who publishes what this client decides: the client that is at work, so that two do not do the
+    same.
 
-    A hint: what stays unpublished for a while is published by whoever waits for it.
+    This is a hint. A client that waits long for the publishing does it.
     """
     all_done = proven_until(fence, client.proven) == fence.last
     return client.name if all_done or fence.combiner in ("", client.idle) else fence.combiner
 
 
 def answered(request: Put, write: GroupWrite | None) -> Procedure[WriteAnswer]:
-    """It counts as sent, also if Ctrl-C comes before the answer, unless it is certainly refused."""
+    """From now on the commit counts as sent, even if Ctrl-C comes before the answer, unless it
+    is certainly refused."""
     answer: WriteAnswer
     if write is None:
         answer = yield request
@@ -169,8 +172,10 @@ def decide_against(
 def refused_in(
     client: GroupClient, fence: GroupFence, instant: str, why: str = "", by: str = ""
 ) -> Procedure[GroupFence]:
-    """The fence that decides against the instant. It has room: a fence that grew with each dead
-    writer would in the end be too long to be read, and nobody could commit any more.
+    """The fence that decides against the instant.
+
+    It has room: if each dead writer made the fence longer, nobody could read it in the end, and
+    nobody could commit.
     """
     attempt = yield Unique()
     after = refuse(fence, instant, attempt, why=why, by=by, proven=client.proven)
@@ -183,7 +188,7 @@ def refused_in(
 def withdraw(
     client: GroupClient, instant: str, *, why: str = "withdrawn", by: str = ""
 ) -> Procedure[str]:
-    """A decision against the client's own offer; another client's decision may come first."""
+    """Decide against the client's own offer; another client's decision may come first."""
     for _ in range(TURNS_MAX):
         view = yield from look(client)
         if kind := (yield from outcome(view, instant)):

@@ -18,7 +18,7 @@ from lockkit.table.occ.fence import COMMIT, GROUP_FORMAT, GROUPS_MAX, NO_INSTANT
 
 GROUP_WINDOW_MAX = 128
 WINDOW_MOST = 2 * GROUP_WINDOW_MAX
-"""With refusals and rollbacks, of which there may be many in a row without a commit."""
+"""The longest window: refusals and rollbacks may follow one another without a commit."""
 BATCH_MAX = 64
 UNPUBLISHED_MAX, UNPUBLISHED_MAX_6 = 24, 64
 """While this many decisions have no proven outcome file, nothing more is decided. In table
@@ -26,7 +26,7 @@ version 6 there may be more: a round is published at once."""
 WINDOW_GROUPS_MAX = 4_000
 """Number of file groups named in a window. A commit beyond it conflicts with each later rewrite."""
 WINDOW_NAMES_MAX = 600_000
-"""Number of bytes that their names take: with all else the fence stays below `FENCE_BYTES_MAX`."""
+"""Number of bytes of their names: with all else the fence stays below `FENCE_BYTES_MAX`."""
 BODIES_MAX = 32_000
 """Number of characters that packed inflight files may take in a window; the newest stay."""
 REFUSED = "refused"
@@ -46,14 +46,15 @@ class Offer:
     grows_schema: bool = False
     """It changes the table's schema; accepted only if no schema was decided since its base."""
     reserved: bool = False
-    """Its owner listed the timeline after it had reserved the instant; no later one was over."""
+    """Its owner listed the timeline after it had reserved the instant; no later instant was
+    over."""
     blind: bool = False
-    """An append into new file groups: there is nothing to compare it with."""
+    """An append into new file groups: it is compared with nothing."""
     table: str = ""
-    """That of the fence that its owner knew."""
+    """The id of the table whose fence its owner knew."""
     action: str = COMMIT
     body: str = ""
-    """`T.inflight`, packed, if it is small: then nobody reads that file."""
+    """`T.inflight`, packed, if it is small: then nobody has to read that file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,13 @@ class GroupDecision:
     completion: str | None = None
     sha256: str = ""
     writes: frozenset[FileGroup] | None = frozenset()
-    """None: too many to be named here, so it conflicts with each rewrite that has not seen it."""
+    """None: too many to be named here, so the commit conflicts with each rewrite that has not
+    seen it."""
     schema: str = ""
     why: str = ""
-    """Of a refusal: conflict, late, schema, closed or withdrawn."""
+    """The reason of a refusal: conflict, late, schema, closed or withdrawn."""
     by: str = ""
-    """Of a conflict: the instant that wrote the same file group."""
+    """After a conflict: the instant that wrote the same file group."""
     action: str = COMMIT
     body: str = ""
     """Of a commit: `T.inflight`, packed, while it is among the newest (`BODIES_MAX`)."""
@@ -84,7 +86,7 @@ class GroupFence:
 
     attempt: str
     table: str = ""
-    """Another one for each table that is made, also at the same address."""
+    """Each table that is made has its own id, also at the same address."""
     round: int = 0
     combiner: str = ""
     """The client that currently decides for others: a hint, never a right."""
@@ -94,10 +96,10 @@ class GroupFence:
     completion: str | None = None
     """The greatest completion time (table version 9); None in version 6."""
     archived: str = NO_INSTANT
-    """Nothing up to this instant is decided any more: its files may have left the timeline."""
+    """Up to this instant nothing is decided any more: its files may have left the timeline."""
     since: str = NO_INSTANT
-    """What was begun up to this instant was begun before the table's mode was switched: it is not
-    decided any more."""
+    """Instants up to this one began before the table's mode was switched: they are not decided
+    any more."""
     first: int = 1
     published: int = 0
     """The outcome of every decision up to this one is proven."""
@@ -113,8 +115,8 @@ class GroupFence:
 def reaches(fence: GroupFence, known: int) -> bool:
     """Whether a client that knows every decision up to `known` knows all of them with this fence.
 
-    Where it does not, a listing that began after this fence was read shows the outcome of all that
-    left the window.
+    If not, a listing that began after this fence was read shows the outcome of all that left the
+    window.
     """
     return fence.first <= known + 1
 
@@ -122,8 +124,8 @@ def reaches(fence: GroupFence, known: int) -> bool:
 def shows_left(fence: GroupFence, shown: Iterable[GroupDecision]) -> bool:
     """Whether a listing with these commits of the window has all that left the window before.
 
-    Rounds are published in their order; in version 9 also the commits of a round. In version 6 one
-    of a round may have been published, and left the window, after the listing showed another one.
+    Rounds are published in their order; in version 9 also the commits of a round. In version 6 a
+    commit of a round may be published and leave the window after the listing has shown another one.
     """
     return fence.first == 1 or any(
         fence.completion is not None or each.round > fence.window[0].round for each in shown
@@ -161,7 +163,7 @@ def conflicts(offer: Offer, decided: Iterable[GroupDecision]) -> str:
 
 
 def whole(partition: str) -> FileGroup:
-    """Stands for all file groups of a partition, which an overwrite empties."""
+    """All file groups of a partition, which an overwrite empties."""
     return partition, ""
 
 
@@ -171,7 +173,7 @@ WHOLE_TABLE: FileGroup = ("", "*")
 def clash(mine: frozenset[FileGroup], theirs: frozenset[FileGroup] | None) -> bool:
     """Whether two commits write one file group, or one empties a partition of the other.
 
-    Appends into new file groups name none in the fence, so an overwrite clashes with each.
+    The fence names no file group of an append, so an overwrite conflicts with each append.
     """
     if theirs is None or mine & theirs:
         return True
@@ -186,7 +188,8 @@ def clash(mine: frozenset[FileGroup], theirs: frozenset[FileGroup] | None) -> bo
 
 
 def fits_schema(fence: GroupFence, offer: Offer) -> bool:
-    """Its schema is the table's or its first one, or it grows the one that its owner has seen."""
+    """Its schema is the table's or the first one, or it adds columns to the one that its owner
+    has seen."""
     if offer.schema == fence.schema or not fence.schema:
         return True
     return offer.grows_schema and all(
@@ -219,21 +222,22 @@ def judge(fence: GroupFence, offer: Offer, timely: Collection[str]) -> GroupDeci
 
 @lru_cache(maxsize=4 * GROUP_WINDOW_MAX)
 def _size(groups: frozenset[FileGroup] | None) -> int:
-    """How many bytes the fence takes to name them: JSON writes some characters as six or twelve."""
+    """How many bytes the fence needs to name them: JSON writes some characters as six or twelve."""
     return len(json.dumps(list(groups or ())))
 
 
 def may_judge(fence: GroupFence, offer: Offer) -> bool:
-    """Whether the window holds all that was decided since the offer's base, in this table.
+    """Whether the window holds all decisions of this table since the offer's base.
 
-    The outcome of an instant that may be archived is not in the timeline: nobody decides it again.
+    The outcome of an instant that may be archived is not in the timeline, so nobody decides it
+    again.
     """
     same = offer.table == fence.table and not is_over(fence, offer.instant)
     return same and (offer.blind or reaches(fence, offer.base))
 
 
 def is_over(fence: GroupFence, instant: str) -> bool:
-    """Whether the timeline and the archive say what became of it, and no fence ever will."""
+    """Whether the timeline and the archive show its outcome, and no fence ever will."""
     return instant <= max(fence.archived, fence.since)
 
 
@@ -261,8 +265,9 @@ def decide(
 
 
 def without_old_bodies(fence: GroupFence) -> GroupFence:
-    """The bodies of the newest decisions are kept, as far as there is room for them. So are those
-    that are not proven to be published: there may be no inflight file.
+    """Keep the bodies of the newest decisions while there is room for them.
+
+    It also keeps those that are not proven to be published: there may be no inflight file.
     """
     left, window = BODIES_MAX, list(fence.window)
     for at in reversed(range(len(window))):
@@ -273,7 +278,7 @@ def without_old_bodies(fence: GroupFence) -> GroupFence:
 
 
 def has_room(fence: GroupFence, proven: Collection[int]) -> int:
-    """How many more decisions there may be before one is published."""
+    """How many more decisions are possible before one is published."""
     unproven = sum(not is_proven(fence, each, proven) for each in fence.window)
     most = UNPUBLISHED_MAX_6 if fence.completion is None else UNPUBLISHED_MAX
     return max(0, most - unproven)
@@ -291,7 +296,7 @@ def refuse(
 
 
 def without_oldest(fence: GroupFence, until: str, proven: Collection[int]) -> GroupFence:
-    """The fence without its oldest decisions, as far as they are proven and not after `until`."""
+    """The fence without its oldest decisions that are proven and not after `until`."""
     over = 0
     for each in fence.window:
         if each.instant > until or not is_proven(fence, each, proven):
@@ -303,8 +308,8 @@ def without_oldest(fence: GroupFence, until: str, proven: Collection[int]) -> Gr
 def close_for(
     fence: GroupFence, until: str, proven: Collection[int], attempt: str
 ) -> GroupFence | None:
-    """The fence that decides nothing up to `until` any more; None if its window still names some.
-    """
+    """The fence that decides nothing up to `until` any more; None if its window still names such
+    an instant."""
     after = without_oldest(fence, until, proven)
     if any(each.instant <= until for each in after.window):
         return None
@@ -342,7 +347,7 @@ def proven_until(fence: GroupFence, proven: Collection[int]) -> int:
 
 
 def evict(fence: GroupFence, proven: Collection[int], window_max: int) -> GroupFence:
-    """Without the oldest decisions beyond the window, as far as their outcomes are proven."""
+    """Drop the oldest decisions beyond the window whose outcomes are proven."""
     over = 0
     while len(fence.window) - over > window_max and is_proven(fence, fence.window[over], proven):
         over += 1

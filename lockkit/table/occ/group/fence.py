@@ -37,21 +37,21 @@ from lockkit.table.occ.group.decision import (
 
 M = TypeVar("M")
 PACKED_MAX, UNPACKED_MAX = 2_000, 64_000
-"""Only a smaller inflight file is repeated in its offer, and in the fence."""
+"""Only a smaller inflight file is repeated in its offer and in the fence."""
 FULL = ".rewrite"
-"""How the name of an offer ends that says all, also what the commit will say."""
+"""The end of an offer's name that says all, also what the commit will say."""
 OFFERS = (".offer", ".append", FULL)
-"""How the names of offers end."""
+"""The ends of the names of offers."""
 NAME_MAX, LIKE_MAX = 255, 3
-"""File systems and MinIO take no longer name. An offer's says how it differs from so many decisions
-at most."""
+"""File systems and MinIO take no longer name. An offer's name says how it differs from at most
+so many decisions."""
 
 
 # --- the fence ------------------------------------------------------------------------------------
 
 
 def first_fence(attempt: str, table: str, version: int) -> bytes:
-    """That of a new table; in version 6 commits have no completion times."""
+    """The fence of a new table; in version 6 commits have no completion times."""
     completion = NO_INSTANT if version > 6 else None
     return format_group_fence(GroupFence(attempt, table, completion=completion))
 
@@ -83,7 +83,7 @@ _FIELDS: Mapping[type[Any], tuple[tuple[str, str], ...]] = {
 
 @kept(8, 256_000)
 def parse_group_fence(body: bytes) -> GroupFence:
-    """The fence; `BrokenFence` or `NewerFence` if nothing may be decided under it."""
+    """The fence; `BrokenFence` or `NewerFence` if nothing may be decided with it."""
     found = (_by_decision(body) or _object(body)) if len(body) <= FENCE_BYTES_MAX else None
     if found is None:
         raise _broken("not a JSON object, or too long")
@@ -115,9 +115,10 @@ def parse_group_fence(body: bytes) -> GroupFence:
 
 
 def _by_decision(body: bytes) -> dict[str, Any] | None:
-    """The same as `_object`, with decisions in its window; None if it is not written as ours are.
+    """The same as `_object`, with decisions in its window; None if it is not written in our form.
 
-    It is cut between two decisions. A cut within a string leaves one that is not ended: no JSON.
+    The text is cut between two decisions. A cut within a string leaves an open string, which is no
+    JSON.
     """
     head, _, window = body.partition(b',"window":[')
     if not (window.startswith(b"{") and window.endswith(b"}]}")):
@@ -161,7 +162,8 @@ def read_group_fence() -> Procedure[tuple[GroupFence, Version]]:
 
 @kept(16, UNPACKED_MAX)
 def packed(body: bytes) -> str:
-    """An inflight file as an offer and a decision repeat it; '' if it is too long for that."""
+    """An inflight file in the form in which an offer and a decision repeat it; '' if it is too
+    long."""
     text = base64.b85encode(zlib.compress(body)).decode() if len(body) <= UNPACKED_MAX else ""
     return text if len(text) <= PACKED_MAX else ""
 
@@ -189,8 +191,8 @@ def format_offer(offer: Offer) -> bytes:
 
 
 def parse_offer(body: bytes) -> Offer | None:
-    """The offer; None for a tombstone (the fence has decided against the instant), and for what
-    cannot be read, which is left to its owner."""
+    """The offer; None for a tombstone (the fence has decided against the instant), and for an
+    unreadable object, which is left to its owner."""
     found = _object(body)
     made = None if found is None or REFUSED in found else _made(Offer, found)
     return made if made and made.writes is not None and is_instant(made.instant) else None
@@ -206,7 +208,7 @@ def blind_name(offer: Offer) -> str:
 
 
 def blind_offer(name: str) -> Offer | None:
-    """The offer of that name; None if it is none."""
+    """The offer with that name; None if there is none."""
     parts = _BLIND.fullmatch(name)
     if parts is None or not is_instant(parts[1]):
         return None
@@ -235,8 +237,8 @@ def full_name(offer: Offer, body: bytes, fence: GroupFence) -> str:
 
 
 def full_offer(name: str, fence: GroupFence) -> Offer | None:
-    """The offer of that name; None if it must be read: this fence does not repeat any more what
-    the name refers to, it is another table's, or the name is damaged."""
+    """The offer with that name; None if it must be read: this fence no longer repeats the
+    decisions that the name refers to, the name is another table's, or it is damaged."""
     if (parts := _REWRITE.fullmatch(name)) is None:
         return None
     shared = _shared(parts[1], list(map(int, parts[2].split(".")[:-1])), fence)
@@ -258,7 +260,8 @@ def _unlike(instant: str, text: str, shared: bytes) -> Offer | None:
 
 
 def _shared(instant: str, numbers: list[int], fence: GroupFence) -> bytes:
-    """What the two sides know of an offer without its name; b"" if this fence lacks a part."""
+    """The part of an offer that both sides know without its name; b"" if this fence lacks a
+    part."""
     found = [each for each in fence.window if each.seq in numbers]
     bodies = [body for each in found if (body := unpacked(each))]
     heads = [format_offer(Offer(each.instant, each.seq, each.writes or frozenset(), "",
@@ -269,7 +272,7 @@ def _shared(instant: str, numbers: list[int], fence: GroupFence) -> bytes:
 
 
 def tombstone(instant: str) -> bytes:
-    """What an offer's key holds once the fence has decided against the instant."""
+    """The content of an offer's key once the fence has decided against the instant."""
     return json.dumps({REFUSED: instant}).encode()
 
 

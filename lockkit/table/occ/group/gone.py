@@ -1,4 +1,4 @@
-"""Group commit where the table was deleted under it, or another one was made in its place."""
+"""Group commit in a table that was deleted during a commit, or made again in its place."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def confirmed(
 ) -> Procedure[None]:
     """Publish by `way`, and delete what it published if the table was made again before.
 
-    The client's next commit shows that for nothing. If there is none for a while, the fence is
-    read. Until then readers of the other table may meet a commit whose files are gone.
+    The client's next commit shows that without a request. If there is none for a while, the fence
+    is read. Until then readers of the other table may meet a commit whose files are gone.
     """
     return _confirmed(client, mine, client.known, way)
 
@@ -43,11 +43,11 @@ def note_gone(mine: GroupDecision) -> Procedure[None]:
 
 
 def is_gone(write: GroupWrite, prepared: Prepared) -> Procedure[bool]:
-    """Whether the table was deleted, and what was sent can decide nothing any more.
+    """Whether the table was deleted, and nothing that was sent can be decided any more.
 
-    Only then its offer is deleted: nothing else may have what a decided append says. A table that
-    is made here does not take it, since it names its table. Without an answer to a replacement of
-    the fence nothing is certain.
+    Only then its offer is deleted: it may be the only copy of a decided append. A table that is
+    made here does not accept the offer, which names its own table. If a replacement of the fence
+    had no answer, nothing is certain.
     """
     if write.doubtful:
         return False

@@ -1,9 +1,9 @@
-"""The way in which a fenced table commits: how it goes over to group commit, and back.
+"""How a fenced table changes to group commit, and back.
 
-Both ways replace the fence before the properties say so. A writer that began earlier finds a fence
-of the other format, and commits nothing. Group commit is first closed: then every offer is refused,
-everything that was decided is published, and the fence names no decision any more. A restore closes
-it in the same way.
+Both ways replace the fence before they change the properties. A writer that began earlier finds a
+fence of the other format, and commits nothing. Group commit is first closed: every offer is
+refused, all decisions are published, and the fence names no decision any more. A restore closes it
+in the same way.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from lockkit.table.occ.rewriting import rewrite_properties
 
 CLOSINGS_MAX = 40
 LAST, ROUND = "lockkit.fence.last", "lockkit.fence.round"
-"""How far that fence had counted: an open handle remembers decisions by their numbers."""
+"""Up to which number the last fence had counted: an open handle knows decisions by their
+numbers."""
 
 
 def has_group_fence() -> Procedure[bool]:
@@ -89,11 +90,11 @@ def emptied(fence: GroupFence) -> GroupFence:
 
 
 def _continued() -> Procedure[GroupFence]:
-    """A fence that goes on after the table's last one of group commit, if it had one.
+    """A fence that continues the table's last one of group commit, if there was one.
 
-    With its id: a publisher that finds another id deletes what it has published, since there it is
-    another table. One number is left out. So every client finds a gap, and lists what was committed
-    in the other mode.
+    It has the same id: a publisher that finds another id takes the table for another one, and
+    deletes what it has published. It skips one number. So every client finds a gap, and lists what
+    was committed in the other mode.
     """
     found = yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)
     keys = parse_properties(found.body) if isinstance(found, Found) else {}
@@ -119,8 +120,9 @@ def _count(keys: Mapping[str, str], name: str) -> int:
 
 
 def _begun(now: Timeline, config: TableConfig) -> Procedure[str]:
-    """The greatest instant that is begun, offered or over. One that was rolled back left no file:
-    the instant of its rollback is greater.
+    """The greatest instant that is begun, offered or over.
+
+    A rolled-back one left no file; the instant of its rollback is greater.
     """
     offers = [each[:17] for each in now.foreign
               if each.endswith((".requested", *OFFERS)) and is_instant(each[:17])]  # fmt: skip

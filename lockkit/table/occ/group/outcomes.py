@@ -1,6 +1,6 @@
 """Publishing: the outcome file of each decision, in the order of the decisions.
 
-Any client may publish; the one that the fence names does, so that two do not do the same.
+Any client may publish. The fence names one client, so that two do not do the same.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from lockkit.table.occ.group.fence import (
 from lockkit.table.occ.group.view import GroupView, is_completed, list_instants, look
 
 PUBLISHING_TURNS_MAX = 8 * UNPUBLISHED_MAX
-"""So many round trips a thread waits for another one of its process, which publishes for it."""
+"""A thread waits so many round trips for another thread of its process, which publishes for it."""
 FRESH_ROUNDS = 2
-"""What was decided in the latest rounds is not published by others yet."""
+"""Other clients do not yet publish what was decided in the latest rounds."""
 LEFT_MAX = 8
-"""So many round trips at most a client leaves the publishing to another one that it met."""
+"""A client leaves the publishing to another one that it met for at most so many round trips."""
 READ_AHEAD = 8
-"""So many inflight files a publisher reads while it publishes those before."""
+"""A publisher reads so many inflight files ahead while it publishes."""
 BESIDE_LEAST = 3
-"""Of fewer decisions it reads the fence when they are published."""
+"""With fewer decisions, it reads the fence after it has published them."""
 ROOM_TRIPS = 8
-"""So many round trips a client waits for the one that publishes, before it looks."""
+"""A client waits so many round trips for the publisher before it looks."""
 PUBLISHER_TRIPS, PUBLISHER_READS, REWRITER_READS = 10, (1, 4, 10), (6, 10)
-"""For so many round trips the client that publishes for others looks whether its writer knows a
-newer fence. After so many it reads the fence itself; later if its writer rewrites, which reads
-the fence in each round."""
+"""For so many round trips the client that publishes for others looks whether its own writer
+knows a newer fence. After so many it reads the fence itself; later if its writer rewrites,
+because that writer reads the fence in each round."""
 SURE_MS = 500
-"""How long a fence that was read counts as that of the same table; `confirmed` looks later."""
+"""For how long a fence that was read shows that the table is the same; `confirmed` looks later."""
 
 
 def publish(
@@ -92,7 +92,8 @@ def publish_part(
 def let_publish(
     client: GroupClient, fence: GroupFence, due: list[GroupDecision]
 ) -> Procedure[None]:
-    """Another client publishes the same: leave some to it, and list what it has published."""
+    """Another client publishes the same decisions: leave some to it, and list what it has
+    published."""
     left = [each for each in due if not is_proven(fence, each, client.proven)]
     if not is_publisher(client, fence):
         yield Sleep(client.trip_ms / 1000 * min(len(left), LEFT_MAX), client.closing)
@@ -119,7 +120,7 @@ def make_room(client: GroupClient, fence: GroupFence) -> Procedure[None]:
 def unpublished_bodies(
     client: GroupClient, view: GroupView, due: list[GroupDecision]
 ) -> Procedure[dict[str, bytes]]:
-    """What the commits without a completed file will say in it, read in parallel."""
+    """The content of the completed files that are still missing, read in parallel."""
     left = [each for each in due if each.kind == COMMIT and not is_completed(view, each.instant)]
     own = {each.instant: body for each in left
            if (body := client.bodies.get(each.instant) or unpacked(each))}  # fmt: skip
@@ -157,7 +158,7 @@ def first_with(sha256: str, keys: Iterable[str]) -> Procedure[bytes]:
 def publish_one(
     client: GroupClient, view: GroupView, each: GroupDecision, bodies: Mapping[str, bytes]
 ) -> Procedure[bool]:
-    """Whether its completed file was there before."""
+    """Whether its completed file existed before."""
     met = False
     if is_proven(view.fence, each, client.proven) or each.instant <= client.archived:
         return met
@@ -191,9 +192,9 @@ def publish_one(
 
 
 def publish_round(client: GroupClient, fence: GroupFence, mine: GroupDecision) -> Procedure[bool]:
-    """Publish `mine`, with all that this client knows to be decided.
+    """Publish `mine`, and all decisions that this client knows.
 
-    The client that the fence names goes on with what others have decided by then. False: the
+    The client that the fence names then publishes what others have decided meanwhile. False: the
     table is gone, or another one was made in its place, so nothing is published.
     """
     for _ in range(PUBLISHING_TURNS_MAX):
@@ -221,10 +222,8 @@ def publish_round(client: GroupClient, fence: GroupFence, mine: GroupDecision) -
 
 
 def fence_beside(client: GroupClient, done: GroupFence) -> Procedure[GroupFence | None]:
-    """What was decided since, read while this client publishes what was decided before.
-
-    Also the first inflight files that are to be published then.
-    """
+    """The decisions made since, read while this client publishes earlier ones. It also reads the
+    first inflight files to publish then."""
     if not client.contended or not is_publisher(client, done) or rewrites(client):
         return None
     began_ms = client.boot_ms()
@@ -242,9 +241,10 @@ def fence_beside(client: GroupClient, done: GroupFence) -> Procedure[GroupFence 
 
 
 def to_be_published(client: GroupClient, done: GroupFence) -> Procedure[GroupFence | None]:
-    """What was decided since, while the fence names this client and others commit too.
+    """The decisions made since, while the fence names this client and others commit, too.
 
-    Mostly its main thread reads the fence; `client.known` is that one's, and not changed here.
+    Mostly its main thread reads the fence. `client.known` belongs to that thread, and is not
+    changed here.
     """
     known, version = done, ""
     reads = REWRITER_READS if rewrites(client) else PUBLISHER_READS
@@ -272,7 +272,8 @@ def is_publisher(client: GroupClient, fence: GroupFence) -> bool:
 
 
 def stays(client: GroupClient, fence: GroupFence, since_ms: int) -> Procedure[bool]:
-    """Whether what was published since then is in the table of this fence; else delete it again."""
+    """Whether what was published since then is in the table of this fence; if not, it is deleted
+    again."""
     if (yield from is_there(client, fence.table, since_ms)):
         return True
     for each in fence.window:
@@ -285,7 +286,7 @@ def stays(client: GroupClient, fence: GroupFence, since_ms: int) -> Procedure[bo
 
 
 def is_there(client: GroupClient, table: str, since_ms: int) -> Procedure[bool]:
-    """Whether the table is still there, by its fence if that was not seen since then.
+    """Whether the table still exists, by its fence if that was not seen since then.
 
     A paused publisher must not put a commit into the table that was made in its place.
     """
@@ -307,9 +308,10 @@ def is_there(client: GroupClient, table: str, since_ms: int) -> Procedure[bool]:
 
 
 def has_lost_fence(client: GroupClient, table: str) -> Procedure[bool]:
-    """Whether the table is there, and its fence is not: somebody may put the fence back.
+    """Whether the table exists without its fence: somebody may put the fence back.
 
-    A new table gets its fence before its properties. One that is being deleted soon has neither.
+    A new table gets its fence before its properties. A table that is being deleted soon has
+    neither.
     """
     yield Sleep(SURE_MS / 1000, client.closing)
     found = yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)
@@ -320,13 +322,13 @@ def has_lost_fence(client: GroupClient, table: str) -> Procedure[bool]:
 
 
 def unproven(client: GroupClient, fence: GroupFence, mine: GroupDecision) -> list[GroupDecision]:
-    """Up to `mine`, what this client does not know to be published."""
+    """The decisions up to `mine` that this client does not know to be published."""
     every = [*(each for each in fence.window if each.seq < mine.seq), mine]
     return [each for each in every if not is_proven(fence, each, client.proven)]
 
 
 def are_published(client: GroupClient, table: str, left: list[GroupDecision]) -> Procedure[bool]:
-    """Whether the last of these is published; notes each that is. By one listing."""
+    """Whether the last of these is published; one listing. Notes each one that is."""
     if len(left) == 1:
         return (yield from is_published(client, table, left))
     keys = {each.key for each in (yield from list_instants(client))}
@@ -336,7 +338,7 @@ def are_published(client: GroupClient, table: str, left: list[GroupDecision]) ->
 
 
 def is_published(client: GroupClient, table: str, left: list[GroupDecision]) -> Procedure[bool]:
-    """Whether the last of these is published, by one small read.
+    """Whether the last of these is published; one small read.
 
     If it is a commit, those of earlier rounds are published, too; in table version 9 all before it.
     """

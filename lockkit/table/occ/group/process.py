@@ -1,8 +1,8 @@
 """The threads of one process that commit to one table: one decision for all of them.
 
-Whoever comes first decides. The others wait in memory, without an offer in the store; the next one
-of them decides for all that wait by then. No rule of safety depends on this: a decision replaces
-the very fence that its client has read, so an instant that was decided meanwhile refuses it.
+The first thread decides. The others wait in memory, without an offer in the store; then the next
+one decides for all that wait. No rule of safety depends on this: a decision replaces exactly the
+fence that its client has read, so it fails if another decision came first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from lockkit.table.occ.group.decision import GroupFence, Offer, reaches
 from lockkit.table.occ.group.view import GroupView, known_decisions
 
 LOOKS_S, LOOKS_MAX = 1.0, 60
-"""A waiting thread is woken. It looks by itself as often as this, then decides by itself."""
+"""A waiting thread is woken. As often as this it also looks by itself, and then decides by
+itself."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,12 +30,12 @@ class WaitingCommit:
 
     write: GroupWrite
     last: int
-    """Its owner knows every decision up to this one: none of them is about this instant."""
+    """Its owner knows every decision up to this one; none of them decides this instant."""
     held: threading.Lock
-    """By its thread until its call is over, even if Ctrl-C interrupts it again and again."""
+    """Held by its thread until its call is over, even if Ctrl-C interrupts the call repeatedly."""
     thread: int = field(default_factory=threading.get_ident)
     over: bool = False
-    """Whether it waits no longer: it is decided, or the fence was replaced by another process."""
+    """Whether it stops waiting: it is decided, or another process has replaced the fence."""
     woken: threading.Event = field(default_factory=threading.Event)
 
 
@@ -43,35 +44,35 @@ class GroupProcess:
     """The threads of this process that commit to one table."""
 
     waiting: list[WaitingCommit] = field(default_factory=list)
-    """The one that decides, and after it those that wait. Its thread may be gone (`held`)."""
+    """The thread that decides comes first, then those that wait. A thread may be gone (`held`)."""
     latest: tuple[GroupFence, Version, int] | None = None
-    """The last fence that one of them made, and when it was sent."""
+    """The last fence that one of these threads made, and when it was sent."""
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held for no request."""
+    """No request is sent while it is held."""
 
     def is_turn(self, mine: WaitingCommit) -> bool:
-        """Whether it decides now: each one before it has left, or its thread is gone."""
+        """Whether it decides now: each thread before it has left or is gone."""
         with self.lock:
             self.waiting = [each for each in self.waiting if each.held.locked()]
             return self.waiting[0] is mine
 
     def leave(self, write: GroupWrite) -> None:
-        """From now on nobody else decides it. If Ctrl-C interrupts this, `is_turn` makes up for it.
-        """
+        """From now on no other thread decides it. If Ctrl-C interrupts this, `is_turn` repairs
+        it."""
         with self.lock:
             self.waiting = [each for each in self.waiting if each.write is not write]
             for first in self.waiting[:1]:
                 first.woken.set()
 
     def made(self, fence: GroupFence, version: Version, sent_ms: int) -> None:
-        """This fence is there: whoever it decides waits no longer."""
+        """The store has this fence: every commit that it decides stops waiting."""
         with self.lock:
             self.latest = fence, version, sent_ms
             decided = {each.instant for each in fence.window}
             self._end([each for each in self.waiting if each.write.instant in decided])
 
     def lost(self) -> None:
-        """Another process has replaced the fence: each offers its commit to that one."""
+        """Another process has replaced the fence: each thread offers its commit to that process."""
         with self.lock:
             self._end(self.waiting)
 
@@ -88,7 +89,7 @@ class GroupProcess:
         return latest.table == known.table and latest.round > known.round
 
     def newest(self, view: GroupView) -> GroupView:
-        """The view with the last fence of this process, if nothing between the two is unknown."""
+        """The view with this process's last fence, if no decision between the two is unknown."""
         fence, version, _ = self.latest or (view.fence, view.version, 0)
         same = fence.table == view.fence.table and fence.round > view.fence.round
         if not same or not reaches(fence, view.fence.last):
@@ -97,7 +98,7 @@ class GroupProcess:
         return replace(view, fence=fence, version=version, decided=decided)
 
     def offers(self, view: GroupView, mine: WaitingCommit) -> list[Offer]:
-        """Of those that wait, as far as this view shows that they are open."""
+        """The waiting commits that this view shows as open."""
         found, fence = [], view.fence
         with self.lock:
             for each in (each for each in self.waiting if not each.over):
@@ -140,7 +141,8 @@ class GroupProcess:
             self.leave(write)
 
     def _learn(self, client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
-        """Whether the fence that another thread made decides it; then the client knows it."""
+        """Whether the fence that another thread made decides it. If so, the client knows that
+        fence."""
         latest = self.latest
         if latest is None or not decision_in(view.fence, write.instant):
             return False
@@ -154,6 +156,6 @@ _OPENING = threading.Lock()
 
 
 def process_of(url: str, server: str) -> GroupProcess:
-    """That of a table's address; a forked child has another one."""
+    """The threads for a table's address; a forked child has its own."""
     with _OPENING:
         return _OPEN.setdefault((os.getpid(), url, server), GroupProcess())

@@ -1,6 +1,6 @@
-"""Group commit of a prepared transaction: decided together with others, and published behind it.
+"""Group commit of a prepared transaction: it is decided together with others, and published later.
 
-No lock is taken; docs/concepts/group_commit.md.
+It takes no lock; docs/concepts/group_commit.md has the rules.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from lockkit.table.occ.transaction import Transaction
 CONFIG_EVERY_MS = 10_000
 """How often a client reads the table's properties again."""
 OWNER_PATIENCE_S = 0.5
-"""After so long an owner publishes what another client has decided, and has not published."""
+"""After so long an owner publishes what another client has decided and not published."""
 
 
 class GroupContext(Protocol):
@@ -94,11 +94,11 @@ def publish_together(
     client: GroupClient, prepared: Prepared, strategy: ConflictStrategy = SIMPLE,
     append: GroupAppend | None = None,
 ) -> Procedure[Committed]:  # fmt: skip
-    """Have the transaction decided, by itself or by another client.
+    """Have the transaction decided, by this client or by another one.
 
     The caller has it published (`publish_behind`): the decision is in the client's `behind`. A
-    second call finds out what became of the first. Raises `CommitConflict`, `LockLost` (another
-    writer rolled it back), `TableError` or `StoreError`: not committed, and it never will be.
+    second call finds the result of the first. Raises `CommitConflict`, `LockLost` (another writer
+    rolled it back), `TableError` or `StoreError`: it is not committed, and never will be.
     `CommitUnknown`: another client may still commit it.
     """
     if strategy != SIMPLE:
@@ -173,7 +173,7 @@ def publish_in_group(
     context: GroupContext, prepared: Prepared, strategy: ConflictStrategy,
     append: GroupAppend | None = None,
 ) -> Committed:  # fmt: skip
-    """The same on a store, by this process's client, which is made with its first commit."""
+    """The same on a store, by this process's client. The first commit makes that client."""
     clients = context.together
     if not clients:
         reserves = context.lingering is not None
@@ -196,7 +196,8 @@ def publish_in_group(
 
 
 def _publish_later(context: GroupContext) -> None:
-    """In a thread that the process joins before it exits; at once, if it would not be joined."""
+    """In a thread that the process joins before it exits; at once if nothing would join the
+    thread."""
     client = context.together[0]
     while client.behind:
         mine = client.behind.pop()
@@ -224,7 +225,7 @@ def _publish_now(context: GroupContext, way: Procedure[Any]) -> None:
 
 
 def _keys_of(began: Transaction) -> frozenset[str]:
-    """The keys of the transaction's listing, as far as a decision needs them."""
+    """The keys of the transaction's listing that a decision needs."""
     now, done = began.timeline, began.timeline.completion
     names = {f"{each}.inflight" for each in now.inflight} | {f"{e}.requested" for e in now.pending}
     names |= {f"{each}{f'_{done[each]}' if each in done else ''}.commit" for each in now.commits}
@@ -237,15 +238,15 @@ def beside_decision(client: GroupClient, prepared: Prepared) -> Procedure[None] 
 
 
 def saves_time(client: GroupClient, write: GroupWrite) -> bool:
-    """Whether an append may lose the fence to an earlier commit under way: its offer beside the
-    replacement then saves time.
-    """
+    """Whether an append may lose the fence to an earlier commit under way. Then an offer beside
+    the replacement saves time."""
     first = (each for each in write.earlier if not decision_in(client.known, each))
     return write.blind and client.contended > 0 and any(first)
 
 
 def _recheck(client: GroupClient, prepared: Prepared) -> Procedure[None]:
-    """Read the properties, at most every ten seconds, beside the fence where that is not known."""
+    """Read the properties, at most every ten seconds; and the fence in parallel if it is not
+    known."""
     now_ms = yield WallMs()
     reads: list[Procedure[Any]] = []
     transaction = prepared.transaction
@@ -273,7 +274,7 @@ def _raise_format(client: GroupClient) -> Procedure[None]:
 
 
 def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
-    """The offer's content. Its base is the last decision that the transaction's listing showed."""
+    """The offer's content. Its base is the last decision that the transaction's listing shows."""
     assert client.known is not None
     began = prepared.transaction
     client.horizon = began.horizon
@@ -331,11 +332,13 @@ def see_published(
     client: GroupClient, mine: GroupDecision, *, patience_s: float | None = None,
     fence: GroupFence | None = None,
 ) -> Procedure[bool]:  # fmt: skip
-    """Until the completed file exists: then readers that know nothing of the fence see the commit.
+    """Wait until the completed file exists: then readers that know nothing of the fence see the
+    commit.
 
-    The client that the fence names publishes it, with all before it. The others wait for that
-    client, so that not all publish the same files: `patience_s`, or the time of a few round trips.
-    `fence` has it: by default the one that the client knows. Returns whether this published it.
+    The client that the fence names publishes it, and all before it. The others wait for that
+    client, so that not all publish the same files: for `patience_s`, or a few round trips. `fence`
+    has the decision; by default it is the one that the client knows. Returns whether this call
+    published it.
     """
     fence = fence or client.known
     assert fence is not None
@@ -352,12 +355,11 @@ def see_published(
 
 
 def publish_behind(client: GroupClient, mine: GroupDecision) -> Procedure[int | None]:
-    """What a writer leaves to a thread of its own once its commit is acknowledged.
+    """A writer's work after its commit is acknowledged, in a thread of its own.
 
-    Returns when it published the commit, if it did, by `boot_ms`.
-
-    If it fails, or its process ends, the next writer or reader publishes it. When the thread runs,
-    the client may know the fence of another table already.
+    Returns when it published the commit, if it did, by `boot_ms`. If it fails, or its process ends,
+    the next writer or reader publishes the commit. When the thread runs, the client may already
+    know the fence of another table.
     """
     return _publish_behind(client, mine, client.known)
 

@@ -15,30 +15,33 @@ EVERY_MS = 1_000
 REMEMBERS_MS = 60_000
 """After so long without a refusal a client tries again whether the store takes more."""
 REFUSED_MS = 100
-"""So long it waits at least after a refusal, as its own count was wrong."""
+"""It waits at least this long after a refusal, because its own count was wrong."""
 
 
 @dataclass(slots=True)
 class FenceRate:
-    """What one client has met. All times are by its own monotonic clock, in ms."""
+    """What one client has seen. All times are by its own monotonic clock, in ms."""
 
     seen_ms: int = -(10**9)
-    """When it first saw the fence that it knows, or was told to wait for `EVERY_MS` from then."""
+    """When it first saw the fence that it knows. After a refusal: `EVERY_MS` before it may try
+    again."""
     least_ms: int = -(10**9)
-    """Not before this the fence that it knows was made. Each look would be later than the one of
-    the round before, if it were counted from the last one."""
+    """The fence that it knows was not made before this time. Counted from the last look, each
+    look would be later than that of the round before."""
     unchanged_ms: int = -(10**9)
-    """When it saw last that the fence was not replaced yet."""
+    """When it last saw that the fence was not replaced yet."""
     throttled: Version = ""
-    """The version that it wanted to replace when it was throttled last, until it has seen more."""
+    """The version that it could not replace when it was last throttled, until it has seen a
+    newer one."""
     until_ms: int = -(10**9)
-    """Until then it expects one write a second."""
+    """Until then it expects the store to take one write a second."""
 
     judged_ms: int = -(10**9)
-    """When the store last took a replacement of this client's, or found another one first."""
+    """When the store last took a replacement by this client, or had another client's first."""
 
     def saw(self, rounds: int, now_ms: int) -> None:
-        """A newer fence, so many rounds later. Two within half a second show a faster store."""
+        """A newer fence was seen, so many rounds later. Two within half a second show a faster
+        store."""
         if rounds > 1 and now_ms - self.seen_ms < EVERY_MS / 2:
             self.until_ms = now_ms
         self.least_ms = min(now_ms, max(self.least_ms + rounds * EVERY_MS, self.unchanged_ms))
@@ -52,7 +55,8 @@ class FenceRate:
             self.until_ms, self.throttled = now_ms + REMEMBERS_MS, ""
 
     def refused(self, version: Version, now_ms: int, after_s: float | None) -> None:
-        """Throttled; what the store requests counts within a limit, as for each other request."""
+        """The store throttled a replacement. It may request a pause, within the limit of every
+        request."""
         self.throttled = version
         wait_ms = max(REFUSED_MS, int(1000 * min(RETRY_AFTER_S_MAX, after_s or 0)))
         self.seen_ms = max(self.seen_ms, now_ms + wait_ms - EVERY_MS)
@@ -62,8 +66,8 @@ class FenceRate:
         return 0 < now_ms < self.until_ms
 
     def is_tried(self, now_ms: int) -> bool:
-        """Whether this client has replaced the fence, or lost it, lately. If not, it does not know
-        how much the store takes."""
+        """Whether this client has lately replaced the fence, or lost it to another client. If
+        not, it does not know how much the store takes."""
         return now_ms - self.judged_ms < REMEMBERS_MS
 
     def early_ms(self, now_ms: int) -> int:
@@ -71,5 +75,5 @@ class FenceRate:
         return max(0, self.seen_ms + EVERY_MS - now_ms) if self.is_slow(now_ms) else 0
 
     def next_ms(self, now_ms: int) -> int:
-        """How long until the next fence is to be expected."""
+        """How long until the next fence is expected."""
         return max(0, self.least_ms + EVERY_MS - now_ms)

@@ -1,4 +1,5 @@
-"""Why the fence of group commit has refused an instant, as its owner's error; and after Ctrl-C."""
+"""The error of an owner whose instant the fence of group commit has refused; and its state after
+Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class LateInstant(CommitConflict):
 def refusal_of(
     instant: str, kind: str, entry: GroupDecision | None, since: str = NO_INSTANT
 ) -> Exception:
-    """`since` is that of the fence, which has decided nothing up to there."""
+    """`since` is the fence's: it has decided nothing up to that instant."""
     why, by = (entry.why, entry.by) if entry else ("", "")
     if entry is None and instant <= since:
         return ModeSwitched(instant, "was begun before the table's mode was switched, and is not "
@@ -50,9 +51,10 @@ def refusal_of(
 
 @contextmanager
 def noting(client: GroupClient, prepared: Prepared) -> Iterator[None]:
-    """Ctrl-C says what is known of this commit. Used twice: a second one may interrupt the first.
+    """Ctrl-C reports what is known about this commit.
 
-    An offer cannot be taken back: then it is not known what the other clients make of it.
+    Used twice, because a second Ctrl-C may interrupt the first. An offer cannot be taken back: then
+    other clients may still commit it.
     """
     try:
         yield

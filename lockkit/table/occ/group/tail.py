@@ -1,8 +1,8 @@
 """The tail of group commit: what is decided and not yet published, for readers and rewrites.
 
-A commit is acknowledged once the fence names it, and published a moment later. Whoever lists the
-timeline meanwhile waits for that, and publishes it if its client is gone. So a listing shows all
-that was acknowledged before the listing was requested.
+A commit is acknowledged once the fence names it, and published a moment later. A client that lists
+the timeline meanwhile waits for that, and publishes the commit if its publisher is gone. So a
+listing shows all that was acknowledged before the listing was requested.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ WAY_MS, WAY_POLL_S = 5_000, 0.1
 def load_decided(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
     """A listing that shows every commit that was decided when this began.
 
-    Of a fence that cannot be read nobody knows what it has decided: an error. For a reader that may
-    not write, it is the listing alone if what is decided stays unpublished.
+    If the fence cannot be read, nobody knows what it has decided: an error. A reader without the
+    right to write gets the listing alone, if a decision stays unpublished.
     """
     began_ms = yield WallMs()
     now = yield from _list_beside(names, after)
@@ -46,7 +46,7 @@ def load_decided(names: TimelineNames, *, after: str = "") -> Procedure[Timeline
 
 
 def load_with_tail(names: TimelineNames, after: str) -> Procedure[Timeline]:
-    """The same for a writer, which need not wait for what the fence has in full."""
+    """The same for a writer, which does not wait for commits that the fence repeats in full."""
     began_ms = yield WallMs()
     now = yield from _list_beside(names, after)
     if may_be_archived(now, after):
@@ -58,10 +58,11 @@ def load_with_tail(names: TimelineNames, after: str) -> Procedure[Timeline]:
 
 
 def may_be_archived(now: Timeline, after: str) -> bool:
-    """Whether a commit of the fence has no file at all in the listing beside it.
+    """Whether the listing beside the fence has no file at all of one of its commits.
 
-    Either it began after the listing, or an archiver moved it after the fence was read. Then others
-    may have left the timeline that this fence does not name: the snapshot would lack them.
+    Either that commit began after the listing, or an archiver moved it after the fence was read.
+    Then other commits, which this fence does not name, may also have left the timeline, and the
+    snapshot would lack them.
     """
     commits = [each.instant for each in (now.fence[0].window if now.fence else ())
                if each.kind == COMMIT]  # fmt: skip
@@ -111,8 +112,8 @@ def list_in_turn(
 def give_way(names: TimelineNames, instant: str, action: str, now: Timeline) -> Procedure[bool]:
     """Wait for an earlier overwrite; an overwrite waits for every earlier commit. True: it waited.
 
-    Each commit that an overwrite has not seen refuses it, so under steady appends it would never be
-    decided. No rule of safety depends on the wait: a commit that does not wait breaks nothing.
+    A commit that an overwrite has not seen refuses the overwrite. So under steady appends no
+    overwrite would ever be decided. No rule of safety depends on this wait.
     """
     meets = (OVERWRITE, COMMIT) if action == OVERWRITE else (OVERWRITE,)
     sooner = [each for each, of in now.pending.items() if each < instant and of in meets]
@@ -131,7 +132,7 @@ def give_way(names: TimelineNames, instant: str, action: str, now: Timeline) -> 
 def shows_all(fence: GroupFence, now: Timeline, after: str) -> bool:
     """Whether the listing has every commit that this fence, or one before it, decided.
 
-    What left the window is shown by what stayed (`shows_left`).
+    The commits that stayed in the window show those that have left it (`shows_left`).
     """
     commits = [each for each in fence.window if each.kind == COMMIT]
     shown = [each for each in commits if is_shown(each.instant, now, after)]
@@ -139,9 +140,9 @@ def shows_all(fence: GroupFence, now: Timeline, after: str) -> bool:
 
 
 def with_tail(fence: GroupFence, now: Timeline, after: str) -> Timeline | None:
-    """The listing, with what is decided and not published as completed.
+    """The listing; decisions that are not published count as completed.
 
-    None if the fence does not have all of that, or if what left the window may not be listed.
+    None if the fence does not repeat all of them, or if the listing may lack what left the window.
     """
     commits = [each for each in fence.window if each.kind == COMMIT]
     hidden = [each for each in commits if not is_shown(each.instant, now, after)]

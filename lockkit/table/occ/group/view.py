@@ -1,4 +1,5 @@
-"""A fence and a listing read together, and what they say of each instant: decided, offered, open.
+"""A fence and a listing that were read together, and what they say about each instant: decided,
+offered or open.
 
 Readers need no more (`snapshot`, `increment`).
 """
@@ -47,7 +48,7 @@ from lockkit.table.occ.group.fence import (
 
 STARTED = ("requested", "commit.requested", "inflight")
 OFFERS_MAX = 256
-"""So many offers that it has read a client keeps."""
+"""A client keeps so many offers that it has read."""
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ class GroupView:
 
     horizon: str = ""
     versions: Mapping[str, Version | None] = field(default_factory=dict)
-    """Of the offers, as they were listed."""
+    """The versions of the offers, as they were listed."""
     read: dict[tuple[str, Version | None], Offer | None] = field(default_factory=dict)
     """Offers that its client has read before, by key and version."""
     archived_as: ArchivedAs = archived_outcome
@@ -79,13 +80,13 @@ class GroupView:
         return frozenset(map(instant_in, started)) - self.completed()
 
     def commits(self) -> frozenset[str]:
-        """All that is committed at this fence, published or not."""
+        """All commits of this fence, published or not."""
         return self.completed() | {each.instant for each in self.decided.values()
                                    if each.kind == COMMIT}  # fmt: skip
 
 
 def has_gap(before: GroupFence | None, fence: GroupFence) -> bool:
-    """Whether decisions may have left the window unseen: the listing must then be newer."""
+    """Whether decisions may have left the window unseen: then a newer listing is needed."""
     return before is None or not reaches(fence, before.last)
 
 
@@ -119,9 +120,8 @@ def look(client: GroupClient, *, at_known: bool = False) -> Procedure[GroupView]
 
 
 def look_whole(client: GroupClient) -> Procedure[GroupView]:
-    """The same, again if it may lack a commit that was archived before the listing, and that the
-    fence beside it does not call archived yet.
-    """
+    """The same; it lists again if the listing may lack a commit that was archived before, and
+    that the fence beside it does not call archived yet."""
     view = yield from look(client)
     for _ in range(TURNS_MAX):
         if (yield from archived_by_now(view)) <= view.fence.archived:
@@ -161,7 +161,7 @@ def view_beside(
 
 
 def known_decisions(before: GroupFence | None, fence: GroupFence) -> dict[str, GroupDecision]:
-    """Those of both windows: what the listing is too old to show stands in one of them."""
+    """The decisions of both windows: one of them has what the listing is too old to show."""
     window = (*(before.window if before else ()), *fence.window)
     return {each.instant: each for each in window}
 
@@ -182,8 +182,8 @@ def look_at_one(client: GroupClient, instant: str) -> Procedure[GroupView]:
 def outcome(view: GroupView, instant: str) -> Procedure[str]:
     """`commit`, another decision's kind, or '': not decided at this fence.
 
-    What may be archived, or was begun before a switch of the mode, is certainly over, and the
-    timeline need not show how.
+    An instant that may be archived, or that began before a switch of the mode, is certainly over,
+    even if the timeline does not show how.
     """
     if decision := view.decided.get(instant):
         return decision.kind
@@ -194,7 +194,7 @@ def outcome(view: GroupView, instant: str) -> Procedure[str]:
 
 
 def recorded_outcome(view: GroupView, instant: str) -> Procedure[str]:
-    """What the timeline says of an instant that is in no window."""
+    """What the timeline says about an instant that is in no window."""
     if is_completed(view, instant):
         return COMMIT
     key = timeline_key(view.names, instant, "offer")
@@ -218,10 +218,10 @@ def open_offers(view: GroupView) -> Procedure[list[Offer]]:
 
 
 def offered(view: GroupView) -> tuple[list[Offer], list[str]]:
-    """The open offers that say all by their names, and the keys of those that must be read.
+    """The open offers whose names say all, and the keys of those that must be read.
 
-    Without those that were read before, and were no offer: a tombstone stays one. `T.offer` is one,
-    or the owner's later word.
+    It leaves out objects that it has read before and that were no offers: a tombstone stays one.
+    `T.offer` may be an offer, or its owner's later version.
     """
     found, keys = list[Offer](), list[str]()
     for key in sorted(view.keys):
@@ -250,13 +250,13 @@ def is_completed(view: GroupView, instant: str) -> bool:
 
 
 def timely(view: GroupView) -> frozenset[str]:
-    """Pending instants that no completed one is later than: no reader has passed them."""
+    """Pending instants without a later completed one: no reader has passed them."""
     newest = max(view.completed(), default="")
     return frozenset(each for each in view.pending() if each > newest)
 
 
 def snapshot(client: GroupClient) -> Procedure[tuple[int, frozenset[str]]]:
-    """All that was decided at one fence, and the number of its last decision."""
+    """All decisions up to one fence, and the number of the last one."""
     view = yield from look(client)
     return view.fence.last, view.commits()
 

@@ -8,15 +8,15 @@ from lockkit.table.occ.group.decision import GroupDecision, GroupFence
 from lockkit.table.occ.group.outcomes import is_published, unproven
 
 WAITS_MAX, WAIT_LEAST_S = 8, 0.02
-"""How often, and how long, a commit waits for the client that decided it to publish it."""
+"""How often, and how long, a commit waits for the client that publishes it."""
 CLOSING_TRIPS = 3
-"""So many round trips at a time a client waits that is closed."""
+"""A closed client waits so many round trips at a time."""
 
 
 def others_publish(
     client: GroupClient, fence: GroupFence, mine: GroupDecision, patience_s: float | None
 ) -> Procedure[bool]:
-    """Whether another client publishes it; False once none has published anything for a while."""
+    """Whether another client publishes it; False once nobody has published anything for a while."""
     trip_s = max(WAIT_LEAST_S, client.trip_ms / 1000)
     for _ in range(WAITS_MAX):
         left = unproven_by_now(client, fence, mine)
@@ -39,7 +39,7 @@ def others_publish(
 def unproven_by_now(
     client: GroupClient, fence: GroupFence, mine: GroupDecision
 ) -> list[GroupDecision]:
-    """`unproven`, also by what the fence says that this client has read since."""
+    """`unproven`, also by what the fence that this client has read since says."""
     known, left = client.known, unproven(client, fence, mine)
     if known is None or known.table != fence.table:
         return left
