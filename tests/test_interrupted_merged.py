@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deaths import AtRequest, Send, nth
 from hudi_rs import read_by_hudi_rs
 from test_merge_on_read import made
 from test_merged_of_hudi import adopted, shown
@@ -42,32 +43,17 @@ BY_HAND = OPTIONS | {"hoodie.write.concurrency.mode": "single_writer",
                      "hoodie.cleaner.policy.failed.writes": "EAGER"}  # fmt: skip
 
 
-class Interrupts:
-    """A store that raises Ctrl-C at its n-th request, before it is sent or before its answer."""
+def interrupts(store: Store, most: int, *, sent: bool) -> AtRequest:
+    """Ctrl-C at the request after `most`, before it is sent or before its answer."""
 
-    def __init__(self, store: Store, most: int, *, sent: bool) -> None:
-        self._store, self._left, self._sent, self._turn = store, most, sent, threading.Lock()
-        self.struck = False
+    def strikes(send: Send) -> Any:
+        answer = send() if sent else None
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        _thread.interrupt_main()  # a worker's request goes on
+        return answer if sent else send()
 
-    def __getattr__(self, name: str) -> Any:
-        of = getattr(self._store, name)
-        if name not in ("get", "put", "list", "delete", "get_file", "put_file"):
-            return of
-
-        def answered(*given: Any, **named: Any) -> Any:
-            with self._turn:
-                self._left -= 1
-                strikes = self._left == -1
-            if not strikes:
-                return of(*given, **named)
-            self.struck = True
-            answer = of(*given, **named) if self._sent else None
-            if threading.current_thread() is threading.main_thread():
-                raise KeyboardInterrupt
-            _thread.interrupt_main()  # a worker's request goes on
-            return answer if self._sent else of(*given, **named)
-
-        return answered
+    return AtRequest(store, nth(most + 1), strikes)
 
 
 def cleans(table: Table) -> None:
@@ -97,7 +83,7 @@ def interrupted(
         url = f"file://{shutil.copytree(folder(table), to / f'{most}')}"
         with Table(url, options=OPTIONS) as one:
             kept = one.store, one._data, one._upkeep.context.store
-            store: Any = Interrupts(one.store, most, sent=sent)
+            store: Any = interrupts(one.store, most, sent=sent)
             one.store = one._data = one._upkeep.context.store = store
             try:
                 deed(one)

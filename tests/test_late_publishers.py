@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from deaths import AtRequest, Due, Send, nth
 from test_savepoints import COW, MOR, OPTIONS, Model, by_hudi_rs, contents, made, rows
 
 from lockkit import Clock, open_store
@@ -42,43 +43,18 @@ KINDS = [EVERY_KIND[0], *(pytest.param(*each, marks=pytest.mark.soak) for each i
 DONE = (".commit", ".replacecommit", ".deltacommit")
 TRIES_MAX = 200
 ALONE = {"hoodie.write.concurrency.mode": "single_writer", **OPTIONS}
-Due = Callable[[str, Any], bool]
 
 
-class Interposed:
+def interposed(
+    store: Store, due: Due, act: Callable[[], object], *, on: bool = False
+) -> AtRequest:
     """A store that does something else first when a request is due; with `on`, from then on."""
 
-    def __init__(
-        self, store: Store, due: Due, act: Callable[[], object], *, on: bool = False
-    ) -> None:
-        self._store, self._due, self._act, self._on = store, due, act, on
-        self._turn, self.acted = threading.Lock(), False
+    def acts(send: Send) -> Any:
+        act()
+        return send()
 
-    def __getattr__(self, name: str) -> Any:
-        of = getattr(self._store, name)
-        if name not in ("get", "put", "list", "delete", "get_file", "put_file"):
-            return of
-
-        def answered(*given: Any, **named: Any) -> Any:
-            with self._turn:
-                due = self._on if self.acted else self._due(name, given[0] if given else "")
-                self.acted |= due
-            if due:
-                self._act()
-            return of(*given, **named)
-
-        return answered
-
-
-def nth(most: int) -> Due:
-    """Whether a request is the n-th."""
-    left = [most]
-
-    def due(_name: str, _key: Any) -> bool:
-        left[0] -= 1
-        return left[0] == 0
-
-    return due
+    return AtRequest(store, due, acts, on=on)
 
 
 def publishes(name: str, key: Any) -> bool:
@@ -99,7 +75,7 @@ class Paused:
     def __init__(self, store: Store, due: Due, work: Callable[[Store], object]) -> None:
         self.reached, self.may = threading.Event(), threading.Event()
         self.outcome: Any = None
-        stops = cast(Store, Interposed(store, due, self._stand_still))
+        stops = cast(Store, interposed(store, due, self._stand_still))
         self.thread = threading.Thread(target=self._work, args=(work, stops), daemon=True)
         self.thread.start()
         assert self.reached.wait(30), self.outcome
@@ -136,22 +112,22 @@ def paused_writer(
 
     store = open_store(url, **options)
     if dies is not None:
-        store = cast(Store, Interposed(store, dies, gives_up, on=True))
+        store = cast(Store, interposed(store, dies, gives_up, on=True))
     return Paused(store, due, work)
 
 
 def restored(table: Table, saved: str, most: int, act: Callable[[], object]) -> bool:
     """Restore, and `act` before the n-th request, or after the last; whether there was an n-th."""
     context = table._upkeep.context
-    right, between = context.store, Interposed(context.store, nth(most), act)
+    right, between = context.store, interposed(context.store, nth(most), act)
     context.store = cast(Store, between)
     try:
         table.restore(saved)
     finally:
         context.store = right
-    if not between.acted:
+    if not between.struck:
         act()
-    return between.acted
+    return between.struck
 
 
 def refused_or_early(late: Paused, within: bool) -> None:
@@ -565,7 +541,7 @@ def test_a_request_in_a_name_that_a_restore_left_does_not_stay(
                 other.store = store
                 return getattr(other, write)(rows("late", v=99))
 
-        store = cast(Store, Interposed(open_store(table.url), dies, gives_up, on=True))
+        store = cast(Store, interposed(open_store(table.url), dies, gives_up, on=True))
         late = Paused(store, asks_for_an_instant, work)
         with Table(table.url, options=ALONE, clock=clock) as other:
             gone = getattr(other, write)(rows("a1", v=3)).instant
@@ -601,7 +577,7 @@ def test_a_commit_whose_publication_alone_got_no_answer_is_said_to_be_committed(
 
     with made(tmp_path) as table:
         for due, decided in ((publishes, True), (decides, False)):
-            store = cast(Store, Interposed(open_store(table.url), due, falls_silent, on=True))
+            store = cast(Store, interposed(open_store(table.url), due, falls_silent, on=True))
             with Table(table.url, options=ALONE) as writer:
                 writer._open()
                 writer.store = store
@@ -638,7 +614,7 @@ def sleeping_archiver(url: str) -> Paused:
             table._upkeep.context.store = table.store = store
             return table.archive(keep_min=2, keep_max=3)
 
-    store = cast(Store, Interposed(open_store(url), ends, loses, on=True))
+    store = cast(Store, interposed(open_store(url), ends, loses, on=True))
     return Paused(store, adds_to_the_archive, work)
 
 
