@@ -1,6 +1,8 @@
 """How long a compaction takes: Hudi's, and beside it ours, of copies of one table in one run.
 
-Prints the figures; what it asserts is that both did the same work. `INTEROP_ROWS` is its size.
+Prints the figures; what it asserts is that both did the same work. `INTEROP_ROWS` is its size,
+`INTEROP_ROUNDS` how often each compacts. Its tables stay in the folder `INTEROP_TABLES` for the
+next run.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from lockkit.table import Table
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1800)]
 ROWS = int(os.environ.get("INTEROP_ROWS", 1_000_000))
-BUCKETS, ROUNDS, LOGS = 8, 3, 3
+ROUNDS = int(os.environ.get("INTEROP_ROUNDS", 3))
+BUCKETS, LOGS = 8, 3
 EVERY = 10
 OPTIONS = ",".join(f"{key}={value}" for key, value in {
     "hoodie.metadata.enable": "false", "hoodie.compact.inline.max.delta.commits": "1",
@@ -43,6 +46,18 @@ def rows(every: int, at: int) -> pa.Table:
     })
 
 
+def make(place: Path, blocks: str) -> None:
+    shutil.rmtree(place, ignore_errors=True)
+    with Table.create(
+        place.as_uri(), record_key="id", precombine="at", table_type="MERGE_ON_READ", mode="hudi",
+        index="BUCKET", buckets=BUCKETS, options={"hoodie.logfile.data.block.format": blocks},
+    ) as table:  # fmt: skip
+        table.upsert(rows(1, 0))
+        table.compact()
+        for number in range(LOGS):
+            table.upsert(rows(EVERY, number + 1))
+
+
 @pytest.fixture(scope="module")
 def hudi_alone(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> Any:
     log = tmp_path_factory.mktemp("hudi-compaction") / "log"
@@ -55,15 +70,10 @@ def hudi_alone(environment: Environment, tmp_path_factory: pytest.TempPathFactor
 def test_a_compaction_of_ours_has_the_rows_of_hudis_and_prints_both_times(
     hudi_alone: Hudi, tmp_path: Path, blocks: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, options = tmp_path / "t", {"hoodie.logfile.data.block.format": blocks}
-    with Table.create(
-        made.as_uri(), record_key="id", precombine="at", table_type="MERGE_ON_READ", mode="hudi",
-        index="BUCKET", buckets=BUCKETS, options=options,
-    ) as table:  # fmt: skip
-        table.upsert(rows(1, 0))
-        table.compact()
-        for number in range(LOGS):
-            table.upsert(rows(EVERY, number + 1))
+    made = Path(os.environ.get("INTEROP_TABLES", tmp_path)) / f"{blocks}-{ROWS}"
+    if not (made / "done").exists():
+        make(made, blocks)
+        (made / "done").touch()
     seconds: dict[str, list[float]] = {"Hudi": [], "lockkit": []}
     wanted = [{"n": ROWS, "keys": ROWS, "changed": -(-ROWS // EVERY)}]
     for number in range(ROUNDS):
