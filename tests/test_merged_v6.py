@@ -19,7 +19,7 @@ from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import SiblingInterrupted, run
 from lockkit.table import CommitConflict, Table, writer
-from lockkit.table.errors import HeartbeatExpired, TableBlocked
+from lockkit.table.errors import DamagedFile, HeartbeatExpired, TableBlocked
 from lockkit.table.format.layout import LOG_FILE
 from lockkit.table.format.log_blocks import COMMAND, blocks
 from lockkit.table.format.timeline import V6, load_timeline
@@ -161,6 +161,23 @@ def test_a_writer_that_began_before_a_plan_is_refused_and_a_later_one_is_not(
     if not carried_out:
         table.compact(mode="execute")
     assert live(table) == before | {"k03": 1} == dict(shown(read_by_hudi_rs(table.url)))
+
+
+def test_a_plan_that_is_gone_is_named_where_it_would_cost_rows(table: Table) -> None:
+    """Behind it there are rows of a commit. Without it they were left out, and nothing said so."""
+    before = live(table)
+    planned = table.compact(mode="schedule")
+    assert planned is not None
+    (folder(table) / V6.requested(planned.instant, "compaction")).unlink()
+    assert live(table) == before, "nothing is behind it"
+    resumed = table.compact(mode="schedule")
+    assert resumed is not None
+    write(table, 1, "k03")
+    (folder(table) / V6.requested(resumed.instant, "compaction")).unlink()
+    why = f"{resumed.instant}.compaction.requested is gone, and .* has rows of the commit"
+    for way in (lambda: live(table), lambda: write(table, 2, "k04"), table.compact):
+        with pytest.raises(DamagedFile, match=why):
+            way()
 
 
 def test_a_plan_is_carried_out_while_a_later_writer_writes(table: Table) -> None:

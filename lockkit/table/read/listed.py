@@ -46,7 +46,14 @@ from lockkit.table.read.log_slice import LogSlice, VisibleInstants
 from lockkit.table.read.opening import known_instant, load_commits
 from lockkit.table.read.predicate import SNAPSHOT
 from lockkit.table.read.snapshot import Snapshot, refuse_renamed
-from lockkit.table.read.table_files import COMMITS, Listed, cleans, list_files, load_listed
+from lockkit.table.read.table_files import (
+    COMMITS,
+    Listed,
+    cleans,
+    list_files,
+    load_listed,
+    refuse_lost_plan,
+)
 
 
 class LocalInstants(UserWarning):
@@ -176,6 +183,12 @@ def _with_logs(
             at = found.now.completion.get(instant) or (archived or {}).get(instant, instant)
         if at >= base:
             logs[group].append((instant, key))
+    for group, its in () if own else logs.items():
+        start = _start(groups.get(group), its, completed)
+        for at, key in its:
+            if at > start and at not in found.now.pending:
+                if not is_of_the_newest(found.now, at, start):
+                    yield from refuse_lost_plan(found.table.config.names, at, key, completed)
     return {
         group: LogSlice(
             *group, groups[group].instant if group in groups else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from lockkit.protocol.outcome import Found
@@ -10,6 +11,7 @@ from lockkit.runtime.proven import listing, read
 from lockkit.table.errors import DamagedFile, TableBlocked
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import BASE_FILE, LOG_FILE, FileGroup
+from lockkit.table.format.log_blocks import COMMAND, blocks
 from lockkit.table.format.partition import is_inside
 from lockkit.table.format.readable import ReadableTable, load_readable
 from lockkit.table.format.savepoint_files import parse_restore_plan
@@ -103,6 +105,25 @@ def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
     if any(each < listed.first for each in now.pending):
         listed = yield from _without_late(listed)
     return listed
+
+
+def refuse_lost_plan(
+    names: TimelineNames, at: str, key: str, completed: Container[object]
+) -> Procedure[None]:
+    """Raise if a log file of the slice `at`, which the timeline lacks, has rows of others.
+
+    That of a writer that failed has none: only a compaction's slice gets log files before its base
+    file is there.
+    """
+    match (yield from read(key, limit=None)):
+        case Found(body, _):
+            for each in blocks(key, body):
+                if each.kind != COMMAND and each.instant != at and each.instant in completed:
+                    raise DamagedFile(
+                        names.requested(at, "compaction"),
+                        f"is gone, and {key} behind that plan has rows of the commit "
+                        f"{each.instant}", "restore it from a backup",
+                    )  # fmt: skip
 
 
 def cleans(now: Timeline) -> set[str]:
