@@ -30,16 +30,17 @@ from lockkit.table.occ.group.view import GroupView, look, open_offers, outcome, 
 
 RESERVATIONS_MAX = 10
 OWN_BODIES_MAX = 64
-"""Of its own commits, whose outcome it may never look at, a client keeps so many files."""
+"""A client keeps so many files of its own commits, whose outcomes it may never look at."""
 CROWD, CROWD_TRIPS = 4, 2
-"""Of so many earlier commits of the last round trips that are neither decided nor offered, one is
-decided first."""
+"""If a listing shows so many earlier commits of the last round trips that are neither decided
+nor offered, one of them mostly comes first."""
 GATHER_TRIPS = (2.5, 0.5)
-"""So long the first of several rewrites waits for the offers of the others, and once more."""
+"""The first of several rewrites waits so long for the offers of the others, and once more."""
 LATELY_TRIPS, MOST = 8, 0.8
-"""It expects this part of what was decided of instants that began within so many round trips."""
+"""It expects this part of the rewrites that were decided, of instants that began within so many
+round trips."""
 FAST_RUN_MAX = 4
-"""Commits without a listing after which a writer lists, and decides what others offered."""
+"""After so many commits without a listing a writer lists, and decides what others offered."""
 
 
 def next_group_instant(wall_ms: int, newest: str) -> str:
@@ -77,9 +78,9 @@ def reserve(
 
 
 def reservation_ended(view: GroupView, instant: str) -> Procedure[str]:
-    """What was decided on it meanwhile: a service may have rolled it back.
+    """Whether the instant was decided meanwhile: a service may have rolled it back.
 
-    Its owner's snapshot then lies after that decision, and would never find it again.
+    Its owner's snapshot then begins after that decision, and would never show it.
     """
     return (yield from outcome(view, instant))
 
@@ -100,7 +101,7 @@ def decided(
 ) -> Procedure[str]:
     """Have an instant decided whose data and inflight file are proven.
 
-    `view` has a listing that was made with the reservation: what it shows as offered is decided
+    `view` has a listing that was made with the reservation: the offers that it shows are decided
     with this commit. A client without one lists after `FAST_RUN_MAX` commits in a row.
     """
     if kind := decision_in(client.known, write.instant):
@@ -145,10 +146,10 @@ def decided(
 
 
 def decided_over(client: GroupClient, write: GroupWrite) -> Procedure[str]:
-    """Have a rewrite without a listing decided over the very fence that its snapshot shows.
+    """Have a rewrite without a listing decided over exactly the fence that its snapshot shows.
 
-    A commit that it overlooked may hold its keys in another file group, which no fence compares. So
-    if that fence was replaced it is withdrawn, and begins again with a listing.
+    A commit that it overlooked may hold its keys in another file group, and no fence compares that.
+    So if that fence was replaced, the rewrite is withdrawn, and begins again with a listing.
     """
     known = client.known
     if known and client.version == write.only and goes_alone(client, known, write):
@@ -165,7 +166,7 @@ def decided_over(client: GroupClient, write: GroupWrite) -> Procedure[str]:
 def looks_first(client: GroupClient, write: GroupWrite) -> bool:
     """Whether a commit lists before it is sent: then it is decided with what others have offered.
 
-    One that follows another is offered at once, and decided by the owner of that other one.
+    A commit that follows another is offered at once, and the owner of the other one decides it.
     """
     if client.known is None or client.wins >= FAST_RUN_MAX:
         return True
@@ -173,9 +174,11 @@ def looks_first(client: GroupClient, write: GroupWrite) -> bool:
 
 
 def is_crowded(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
-    """Whether an append's listing shows so many earlier commits that will replace the fence first
-    that its own replacement would mostly fail: it is offered at once. Of these somebody must have
-    decided lately. One that began long before sends large files, and decides nothing soon.
+    """Whether an append is offered at once: its replacement of the fence would mostly fail.
+
+    Its listing shows so many earlier commits that will replace the fence first. Somebody must have
+    replaced the fence lately. A commit that began long before sends large files, and decides
+    nothing soon, so it does not count.
     """
     since_ms = instant_ms(write.instant) - CROWD_TRIPS * client.trip_ms
     soon = {each for each in write.earlier if instant_ms(each) >= since_ms}
@@ -187,8 +190,8 @@ def is_crowded(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
 def gathers(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
     """Whether a rewrite that is the first of those under way decides for those that began with it.
 
-    Writers that one decision answers begin again together. So as many others as were decided lately
-    are about to begin, or have begun.
+    Writers that one decision answers begin again together. So it expects about as many others as
+    were decided lately.
     """
     known, met = client.known, write.later | offered_in(view)
     if write.blind or write.only or not client.contended or client.is_slow or known is None:
@@ -200,7 +203,7 @@ def gathers(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
 
 
 def gather(client: GroupClient, view: GroupView, write: GroupWrite) -> Procedure[GroupView]:
-    """Wait until those that are under way have offered; a look that shows them all is the last."""
+    """Wait until the others under way have offered, but no longer than `GATHER_TRIPS`."""
     for trips in GATHER_TRIPS:
         yield Sleep(client.trip_ms / 1000 * trips)
         missed = max(view.completed(), default="") > view.fence.newest
@@ -219,8 +222,8 @@ def offered_in(view: GroupView) -> frozenset[str]:
 def is_due(client: GroupClient, write: GroupWrite) -> Procedure[bool]:
     """Whether a commit is sent before it is offered.
 
-    Where the fence takes one write a second, it is offered at once, for the next one. A client that
-    meets no other one waits for that instead.
+    On a store with one write a second to the fence, it is offered at once, for the next
+    replacement. A client that meets no other one waits for that time instead.
     """
     early_ms = client.rate.early_ms(client.boot_ms())
     if early_ms and not client.contended and not write.earlier:
@@ -230,10 +233,10 @@ def is_due(client: GroupClient, write: GroupWrite) -> Procedure[bool]:
 
 
 def list_before_offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
-    """An instant that was reserved ahead is offered only if no later one is completed by now.
+    """List: an instant that was reserved ahead is offered only if no later one is completed.
 
-    Otherwise it is withdrawn, since a reader of increments may have passed it. While the very fence
-    was replaced that its owner knew, no listing was needed: nothing had been decided since.
+    Otherwise it is withdrawn, since a reader of increments may have passed it. No listing was
+    needed before: the fence that its owner knew had not been replaced, so nothing had been decided.
     """
     view = yield from look(client)
     if kind := (yield from outcome(view, write.instant)):

@@ -1,4 +1,4 @@
-"""Offering a commit, and waiting for whoever decides it: the path among other writers."""
+"""Offering a commit, and waiting until a client decides it: the path among other writers."""
 
 from __future__ import annotations
 
@@ -52,32 +52,35 @@ from lockkit.table.occ.group.view import (
 )
 
 PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
-"""Between two turns of a client whose instant is offered: more, the more turns it has lost."""
+"""The pause between two turns of a client whose instant is offered. It grows with each lost
+turn."""
 LOOK_TRIPS = (1.25, 0.75, 1.25, 1.75)
 APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 1.5)
-"""When a client looks whether it is decided: after an older offer, after its own one. An upsert's
-first look is after as long as its client has learned."""
+"""When a client looks whether its instant is decided: after an older offer, after its own offer.
+An upsert's first look comes after the time that its client has learned."""
 EAGER_TRIPS = (0.5, 0.3, 0.5, 1.5)
-"""When one looks that was idle before, once its replacement beside its offer has failed."""
+"""When a writer looks that was idle before, once its replacement beside its offer has failed."""
 SOONER, LATER, SOONEST, LATEST = 0.15, 0.5, 1.0, 4.0
-"""By so many round trips the next first look is sooner after one that showed the decision, and
-later after one that did not; and its limits."""
+"""After a look that showed the decision, the next commit's first look is so many round trips
+sooner; after one that did not, so many later. The limits follow."""
 NEXT_TRIPS = 2.5
-"""Before an upsert decides whose turn it is: those that were just decided have offered again."""
+"""An upsert waits so long before it decides whose turn it is: the writers that were just decided
+have offered again by then."""
 ROUND_TRIPS, RANK_MAX, ROUNDS_MAX = 2, 4, 4
-"""Where the fence takes one write a second: so many round trips after the next one is due a client
-looks, that often again for each older offer up to so many, and for so many replacements."""
+"""On a store with one write a second to the fence: a client looks so many round trips after the
+next replacement is due, once more for each older offer up to so many, and for so many
+replacements."""
 FULL_TRIPS = 4
 """It looks no sooner while nothing more is decided before something is published."""
 PATIENCE_MAX = 2
-"""So many turns a client leaves the decision to the owner of an older offer."""
+"""For so many turns a client leaves the decision to the owner of an older offer."""
 
 
 def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
-    """Offer the instant, then help to decide what is offered until it is decided.
+    """Offer the instant, then help to decide the offers until this one is decided.
 
     The owner of the oldest offer decides; the others wait for it, and decide if it does not. A
-    client that loses the fence finds its decision in the fence that it reads next, or tries again.
+    client that loses the fence finds its decision in the next fence that it reads, or tries again.
     """
     if not write.blind and not write.surveyed:  # its offer says what its owner has seen
         write.see((yield from look(client)).fence)
@@ -141,7 +144,9 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
 
 def offer_beside(client: GroupClient, write: GroupWrite) -> Procedure[None]:
     """Offer a commit beside the replacement of the fence that decides it: if that fails, the next
-    one may decide it. Both name one instant, which is decided once. From now on it counts as sent.
+    replacement may decide it.
+
+    Both name one instant, which is decided once. From now on it counts as sent.
     """
     write.offered, body = offered_as(client.names, write.offer(), write.body, client.known)
     write.sent = True
@@ -156,7 +161,7 @@ def _offer_beside(client: GroupClient, write: GroupWrite, body: bytes) -> Proced
 def create_offer(
     names: TimelineNames, write: GroupWrite, body: bytes
 ) -> Procedure[Version | Found]:  # fmt: skip
-    """By its name; by a shorter one if the store takes no key of that length."""
+    """Create the offer by its name; by a shorter name if the store takes no key of that length."""
     if write.offered.endswith(FULL):
         with suppress(StoreError):
             return (yield from create(write.offered, body))
@@ -165,13 +170,13 @@ def create_offer(
 
 
 def is_next(client: GroupClient, write: GroupWrite) -> bool:
-    """Whether the fence that it has just read decides all that come before its rewrite."""
+    """Whether the fence that it has just read decides all instants before its rewrite."""
     older = () if write.blind or client.is_slow else write.earlier
     return bool(older) and all(decision_in(client.known, each) for each in older)
 
 
 def take_turn(client: GroupClient, view: GroupView, write: GroupWrite, turn: int) -> Procedure[str]:
-    """Decide what is open, or wait for the owner of an older offer; '' if nothing was decided."""
+    """Decide the open offers, or wait for the owner of an older one; '' if nothing was decided."""
     blind, keys = offered(view)
     older = {*(each.instant for each in blind), *map(instant_in, keys)}
     older = {each for each in older if each < write.instant}
@@ -195,11 +200,11 @@ def await_decision(
     client: GroupClient, instant: str, trips: tuple[float, ...], older: Collection[str] = (), *,
     learns: bool = False,
 ) -> Procedure[str]:  # fmt: skip
-    """Read the fence at the pace of round trips, until it decides this instant or they have passed.
+    """Read the fence after each of these round trips, until it decides this instant.
 
     The owner of the oldest offer sees the others in its listing, and then replaces the fence:
-    earlier reads are useless. Once every `older` one is decided, it is this client's turn. With
-    `learns`, it finds out by the first look when the next commit's is to be.
+    earlier reads are useless. Once every `older` instant is decided, it is this client's turn. With
+    `learns`, the first look sets the time of the next commit's first look.
     """
     left = set(older)
     for looks, each in enumerate(trips):
@@ -224,10 +229,11 @@ def await_decision(
 
 
 def await_round(client: GroupClient, instant: str, older: Collection[str]) -> Procedure[str]:
-    """Read the fence once its next replacement is due, where it takes one write a second.
+    """On a store with one write a second to the fence: read the fence once its next replacement is
+    due.
 
-    The owner of the oldest offer lists just before that, and decides for all who have offered by
-    then. The others read what it decided. If it is late, it is the next one's turn.
+    The owner of the oldest offer lists just before that, and decides all offers. The others read
+    the decision. If the owner is late, the next one takes its turn.
     """
     decided = {each.instant for each in (client.known.window if client.known else ())}
     left = set(older) - decided
@@ -258,8 +264,10 @@ def await_round(client: GroupClient, instant: str, older: Collection[str]) -> Pr
 def offered_as(
     names: TimelineNames, offer: Offer, body: bytes = b"", known: GroupFence | None = None
 ) -> tuple[str, bytes]:
-    """The object that offers it. Its name says everything, if that fits; else a blind one's says
-    all that a decider must know, and only the client that publishes it reads what it contains.
+    """The object that offers the commit.
+
+    If everything fits, its name says everything. Otherwise an append's name says all that a decider
+    needs, and only the client that publishes the append reads the object.
     """
     if known and (name := full_name(offer, body, known)):
         return names.folder + name, format_offer(offer)
@@ -277,7 +285,7 @@ def pause_s(turn: int) -> Procedure[float]:
 def missed_conflict(client: GroupClient, view: GroupView, write: GroupWrite) -> Procedure[bool]:
     """Whether a commit since the owner's snapshot wrote a file group of this write.
 
-    So it counts if a commit may be archived that the snapshot lacks: then nothing shows its files.
+    True also if a commit that the snapshot lacks may be archived: then nothing shows its files.
     """
     unseen = [each for each in view.decided.values()
               if each.instant not in write.seen and each.instant > write.horizon]  # fmt: skip
