@@ -21,7 +21,7 @@ from went_wrong import went_wrong
 
 from lockkit.cli.main import main
 from lockkit.clock import Clock
-from lockkit.errors import TableError
+from lockkit.errors import StoreError, TableError
 from lockkit.lab.verify.sim import simulate
 from lockkit.lab.verify.table.scenario import TOGETHER
 from lockkit.protocol.outcome import Found, IfVersion
@@ -604,6 +604,34 @@ def test_writes_acknowledged_by_a_killed_process_are_there_for_the_next_one(
         elif then == "clean":
             table.clean()
     assert values(url) == judged(url) == {"a": 0, "b": int(then == "upsert")}
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["in the fence", "with an inflight file"])
+@pytest.mark.parametrize("url", VERSIONS, indirect=True)
+def test_a_reader_that_may_not_write_sees_what_a_killed_process_left_unpublished(
+    url: str, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large:
+        monkeypatch.setattr("lockkit.table.occ.group.fence.PACKED_MAX", 0)
+    os.waitpid(in_child(acknowledged_and_killed(url, "upsert")), 0)
+    assert judged(url) == {"a": 0}
+    with Table(url) as table:
+        sent: list[str] = []
+
+        def refused(request: str) -> None:
+            if request.startswith(("put", "delete")):
+                sent.append(request)
+                raise StoreError("AccessDenied")
+
+        spy(table, refused)
+        assert set(table.read()["id"].to_pylist()) == {"a", "b"} and sent
+        assert len(table.history()) == 2
+        first, to = table.changes()
+    assert values(url) == judged(url) == dict.fromkeys("ab", 0)
+    with Table(url) as table:
+        later, _ = table.changes(to.end)
+    pulled = [sorted(row["id"] for row in each.to_pylist()) for each in (first, later)]
+    assert pulled == ([["a"], ["b"]] if names_at(url).layout == 1 else [["a", "b"], []])
 
 
 # --- processes that are killed or stopped in the middle -------------------------------------------

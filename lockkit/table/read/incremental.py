@@ -27,7 +27,7 @@ from lockkit.runtime import Procedure
 from lockkit.table.errors import TableChanged
 from lockkit.table.format.archived import load_archived
 from lockkit.table.format.base_file import Slice
-from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.properties import GROUP, TableConfig
 from lockkit.table.format.schema import COMMIT_TIME
 from lockkit.table.format.timeline import COMMITS, Timeline, load_timeline
 from lockkit.table.occ.condition import HeldBack, first_pending, held_back
@@ -37,6 +37,7 @@ from lockkit.table.read.opening import (
     OpenedTable,
     SnapshotPoint,
     known_instant,
+    load_commits,
     open_table,
     snapshot_at,
 )
@@ -111,6 +112,9 @@ def _by_instant(
 ) -> Procedure[Increment]:
     if end is not None and end < opened.before.covered.horizon:
         opened = yield from _from_the_start(opened)
+    if opened.now.tail:  # a smaller instant may still be published before those
+        now = yield from load_timeline(opened.config.names, after=opened.after)
+        opened = replace(opened, now=now)
     barred = max(start, end) if settled and end is not None else start
     until = settled_until(opened.now, barred, end)
     held = yield from held_back(opened.config.names, opened.now, barred, end)
@@ -159,7 +163,8 @@ def _archived(opened: OpenedTable, start: str, end: str) -> Procedure[tuple[str,
 
 
 def _from_the_start(opened: OpenedTable) -> Procedure[OpenedTable]:
-    return replace(opened, now=(yield from load_timeline(opened.config.names)), after="")
+    now = yield from load_commits(opened.config.names, opened.config.commit == GROUP)
+    return replace(opened, now=now, after="")
 
 
 def archived_in(

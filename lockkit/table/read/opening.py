@@ -176,7 +176,7 @@ def snapshot_at(opened: OpenedTable, point: SnapshotPoint) -> Procedure[Snapshot
         before = nothing(opened.config)
     if not before.covered.count:
         if opened.after:
-            now = yield from load_timeline(names)
+            now = yield from load_commits(names, opened.config.commit == GROUP)
         # Read after the timeline: what left it before the listing is in the archive by now.
         if (yield from has_archived(opened.config.archive_prefix)):
             from lockkit.table.read.archived_base import load_archived_base  # rarely needed

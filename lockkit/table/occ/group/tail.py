@@ -26,7 +26,7 @@ from lockkit.table.occ.fence import COMMIT
 from lockkit.table.occ.group.client import COMPLETED, OVERWRITE, GroupClient
 from lockkit.table.occ.group.decision import GroupFence, shows_left
 from lockkit.table.occ.group.fence import read_group_fence, unpacked
-from lockkit.table.occ.group.outcomes import publish
+from lockkit.table.occ.group.outcomes import publish, unpublished_bodies
 from lockkit.table.occ.group.view import GroupView
 
 WAITS_MAX, WAIT_LEAST_S, WAIT_MOST_S = 8, 0.02, 0.1
@@ -37,8 +37,7 @@ WAY_MS, WAY_POLL_S = 5_000, 0.1
 def load_decided(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
     """A listing that shows every commit that was decided when this began.
 
-    If the fence cannot be read, nobody knows what it has decided: an error. A reader without the
-    right to write gets the listing alone, if a decision stays unpublished.
+    If the fence cannot be read, nobody knows what it has decided: an error.
     """
     began_ms = yield WallMs()
     now = yield from _list_beside(names, after)
@@ -95,6 +94,8 @@ def _wait_published(
     except StoreError as error:
         if isinstance(error, Unanswered):
             raise
+        shown = yield from _unpublished(names, fence, now, after)  # its reader may not write
+        return replace(shown, fence=read)
     shown = shown or (yield from load_timeline(names, after=after))
     return replace(shown, fence=read, bodies=now.bodies)
 
@@ -183,6 +184,19 @@ def _published(
                      if each.kind == COMMIT and is_shown(each.instant, now, after)}  # fmt: skip
     yield from publish(client, GroupView(fence, "", {}, frozenset()))
     return None
+
+
+def _unpublished(
+    names: TimelineNames, fence: GroupFence, now: Timeline, after: str
+) -> Procedure[Timeline]:
+    """The listing, with what stays unpublished, from the fence or from its inflight files."""
+    shown = yield from load_timeline(names, after=after)
+    left = [each for each in fence.window if not is_shown(each.instant, shown, after)]
+    view = GroupView(fence, "", {}, frozenset())
+    found = yield from unpublished_bodies(GroupClient(names=names), view, left)
+    bodies = {**now.bodies, **{each: body for each, body in found.items() if body}}
+    shown = replace(shown, bodies=bodies)
+    return with_tail(fence, shown, after) or shown
 
 
 def _fence() -> Procedure[tuple[GroupFence, Version] | None]:
