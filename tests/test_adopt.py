@@ -570,3 +570,14 @@ def test_an_adoption_whose_answer_was_lost_is_found_done(table_of: Any) -> None:
     done = run(adopt_table(), store, CLOCK)
     assert store.seen[7] == ("put", PROPERTIES_KEY) and done.writable
     assert keys(folder)[TIMEZONE] == "UTC"
+
+
+def test_a_table_in_the_mode_fenced_is_said_to_be_none_for_hudis_writers(
+    tmp_path: Path, capsys: Any
+) -> None:
+    Table.create(f"file://{tmp_path}/t", record_key="id").close()
+    assert adopt(capsys, tmp_path / "t")[1]["writer_options"] == {}
+    assert main(["table", "adopt", f"file://{tmp_path}/t"]) == 0
+    shown = capsys.readouterr().out
+    assert "Hudi's writers must not write it" in shown and "hoodie.write" not in shown
+    assert f"lockkit table mode file://{tmp_path}/t hudi" in shown

@@ -100,10 +100,13 @@ def _lines(url: str, found: Adoption) -> list[str]:
         lines += [f"  nothing was changed: {why}"]
     if found.remaining:  # an option for its writers now may contradict what is to be done first
         return lines
+    options = writer_options(found.then, url)
+    if not options:
+        lines += ["  its mode is fenced: Hudi's writers must not write it. Switch the mode first:"]
+        return [*lines, f"  lockkit table mode {plain(url)} hudi"]
     lines += ["  options of Hudi's writers beside lockkit. Hudi Streamer and Flink do not read",
               "  hoodie.metadata.enable from the table. Without the option they are refused, from",
               "  version 8 on (in Flink, say metadata.enabled=false):"]
-    options = writer_options(found.then, url)
     lines += [f"    {key}={plain(value, limit=100)}" for key, value in options.items()]
     if found.then.get("hoodie.table.version") == "6" and not url.startswith("file:"):
         lines += ["  Hudi 0.14 and 0.15 do not have this lock provider: give them and lockkit the",

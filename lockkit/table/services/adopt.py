@@ -166,7 +166,12 @@ def adopt(
 
 
 def writer_options(keys: Mapping[str, str], url: str) -> dict[str, str]:
-    """What Hudi's writers of this table must say. They take the time zone from the table."""
+    """What Hudi's writers of this table must say. They take the time zone from the table.
+
+    Nothing in the mode fenced, which they do not know.
+    """
+    if keys.get(MODE) == FENCED:
+        return {}
     on_disk = url.startswith("file:")
     return {
         "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
