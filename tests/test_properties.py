@@ -94,6 +94,8 @@ def test_where_the_later_commit_wins_nothing_is_compared() -> None:
         (6, {"hoodie.table.timeline.timezone": ""}, "not set, so LOCAL"),
         (6, {"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"}, "merges rows in another way"),
         (6, {"hoodie.record.merge.strategy.id": "1897ef5f-18bc"}, "merges rows in another way"),
+        (6, {"hoodie.record.merge.property.hoodie.payload.delete.field": "op"}, "by this rule"),
+        (9, {"hoodie.record.merge.property.hoodie.payload.delete.marker": "D"}, "by this rule"),
         (6, {"hoodie.datasource.write.slash.separated.date.partitioning": "true"}, "one folder"),
         (6, {"hoodie.table.keygenerator.class": NO_PARTITION}, "makes no partitions"),
         (6, {"lockkit.commit.mode": "none"}, "mode=none must be"),

@@ -23,6 +23,7 @@ from lockkit.table.format.property_keys import (
     LATEST_PAYLOAD,
     MERGE_MODE,
     MERGE_ON_READ,
+    MERGE_RULE,
     ORDERING,
     PAYLOAD,
     PRECOMBINE,
@@ -148,7 +149,7 @@ def _not_merged(keys: Mapping[str, str]) -> Iterator[str]:
         yield (f"hoodie.table.partial.update.mode={keys['hoodie.table.partial.update.mode'][:40]}: "
                f"values are merged one by one ({legacy[:120]})")  # fmt: skip
     for key in keys:
-        if key.startswith("hoodie.record.merge.property."):
+        if key.startswith(MERGE_RULE):
             yield f"{key}: rows are merged by rules of their own"
     if keys.get(META_FIELDS, "true").lower() != "true":
         yield f"{META_FIELDS}=false: rows could not be merged by their record key"

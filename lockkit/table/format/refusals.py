@@ -29,6 +29,7 @@ from lockkit.table.format.property_keys import (
     LOG_FORMATS,
     MERGE_MODE,
     MERGE_ON_READ,
+    MERGE_RULE,
     METADATA,
     MODE,
     NUM_BUCKETS,
@@ -109,6 +110,10 @@ def _not_written(says: Says, every: Mapping[str, str]) -> Iterator[str]:
     for key, value, why in _MUST_BE:
         if says(key, value).lower() != value.lower():
             yield f"{key}={says(key)[:80]} is not supported ({why}); it must be {value}"
+    for key in every:
+        if key.startswith(MERGE_RULE):
+            yield (f"{key}={says(key)[:80]}: Hudi deletes or merges rows by this rule, and lockkit "
+                   "does not know it; write the table with Hudi")  # fmt: skip
     for key in (ORDERING, PRECOMBINE):
         if "," in says(key):
             yield f"{key}={says(key)[:80]}: lockkit writes only one such field"
