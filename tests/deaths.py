@@ -18,13 +18,14 @@ class AtRequest:
     """A store in which `strike` stands in for the request for which `due` is true.
 
     `due` gets each request's name and key, one at a time; with `on`, every later one is due, too.
+    `at` is the key of the first.
     """
 
     def __init__(
         self, store: Store, due: Due, strike: Callable[[Send], Any], *, on: bool = False
     ) -> None:
         self._store, self._due, self._strike, self._on = store, due, strike, on
-        self._turn, self.struck = threading.Lock(), False
+        self._turn, self.struck, self.at = threading.Lock(), False, ""
 
     def __getattr__(self, name: str) -> Any:
         of = getattr(self._store, name)
@@ -34,7 +35,8 @@ class AtRequest:
         def answered(*given: Any, **named: Any) -> Any:
             with self._turn:
                 due = self._on if self.struck else self._due(name, given[0] if given else "")
-                self.struck |= due
+                if due and not self.struck:
+                    self.struck, self.at = True, str(given[0]) if given else ""
             send = partial(of, *given, **named)
             return self._strike(send) if due else send()
 

@@ -89,6 +89,8 @@ def test_a_compaction_of_ours_has_the_rows_of_hudis_and_prints_both_times(
                 with Table(path.as_uri()) as table:
                     assert table.compact() is not None
                 taken.append(time.monotonic() - began)
+            with capsys.disabled():
+                print(f"  {who}: {taken[-1]:.2f} s", flush=True)
             base = {"hoodie.datasource.query.type": "read_optimized"}
             assert hudi_alone("read", path=str(path), select=SUMS, options=base) == wanted
             shutil.rmtree(path)
