@@ -125,7 +125,8 @@ def parse(line: str, *, number: int = 0) -> Event:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise HistoryError(where, f"is not JSON ({error})") from None
+        why = getattr(error, "msg", error)  # without the position, which names a line, too
+        raise HistoryError(where, f"is not JSON ({why})") from None
     if not isinstance(fields, dict):
         raise HistoryError(where, "is not a JSON object")
     try:

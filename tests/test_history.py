@@ -33,8 +33,9 @@ def test_a_history_survives_being_written_and_read() -> None:
 def test_a_torn_last_line_ends_the_history_and_a_torn_line_before_it_is_an_error() -> None:
     whole = event(1, "W1", "note", text="a").to_json()
     assert len(list(read([whole + "\n", whole[:20]]))) == 1
-    with pytest.raises(HistoryError, match="line 1 is not JSON"):
+    with pytest.raises(HistoryError, match="line 1 is not JSON") as refused:
         list(read([whole[:20] + "\n", whole + "\n"]))
+    assert str(refused.value).count("line") == 1, "the position in the line is that of Python"
 
 
 @pytest.mark.parametrize(
