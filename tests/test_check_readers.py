@@ -64,7 +64,7 @@ def test_reads_of_whole_commits_in_their_order_are_valid() -> None:
         (saw(60, 70, (A, 1), (B, 1)), "began to read after"),
         (saw(60, 70, (A, 1)), "began to read after"),
         (saw(15, 25), "began to read after"),
-        (saw(0, 9, (A, 0)), "published only after"),
+        (saw(0, 9, (A, 0)), "was published after the read"),
         (saw(5, 70, (B, 0)), "did not write it"),
         (saw(5, 70, (A, 7)), "was never published"),
     ],
@@ -102,7 +102,7 @@ def test_an_acknowledged_write_that_the_record_has_not_was_lost() -> None:
     ]
     verdict = check(history)
     assert failed(verdict) == {"no acknowledged write is lost"}
-    assert "a-2 is applied as v2" in verdict.because
+    assert "a-2 as applied with version v2" in verdict.because
     assert [each.kind for each in verdict.evidence] == ["ask", "answer"]
     assert failed(check(history[:3])) == set()
 

@@ -128,7 +128,7 @@ def test_a_claim_without_an_answer_is_not_a_ghost_if_another_record_was_read() -
 def test_facts_inferred_from_a_log_are_marked() -> None:
     evidence = dropped(("W1.log", log_of("botocore-claim-retried")))
     landed = [each for each in evidence.events if each.kind == "request" and each["applied"]]
-    assert [each["inferred"] for each in landed] == ["what was read later is what this write sent"]
+    assert [each["inferred"] for each in landed] == ["a later read found what this write sent"]
 
 
 def test_stamps_of_another_time_zone_are_brought_to_utc_by_the_answers_date() -> None:
@@ -146,7 +146,7 @@ def test_garbled_lines_are_counted_and_reported() -> None:
     (taken,) = dropped(("W1.log", torn)).taken
     assert "1 lines could not be read" in taken.said
     (taken,) = dropped(("W1.log", log_of("urllib3-renewal-throttled"))).taken
-    assert "of 1 writes it does not say which object" in taken.said
+    assert "for 1 writes it does not name the object" in taken.said
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -295,7 +295,7 @@ def test_s3s_own_listing_names_a_lock_that_was_deleted_by_hand(
     found = diagnose(evidence.events)
     assert found.pattern is Pattern.HAND_DELETED
     assert "held it" not in found.because  # no body says so
-    assert "without their bodies" in evidence.taken[0].said
+    assert "without their content" in evidence.taken[0].said
 
 
 def test_azures_listing_is_read_as_its_server_and_as_its_command_line_write_it(

@@ -680,7 +680,7 @@ def test_a_push_that_is_acknowledged_too_early_is_seen_as_done_and_still_on_its_
     (harm,) = (each for each in drawn["marks"] if each["kind"] == "harm")
     assert (told["lane"], told["label"]) == (harm["lane"], "push 80a4: done")
     assert "push 80a4: on its way" in [each["label"] for each in drawn["arrows"]]
-    assert harm["detail"].startswith("the push of job 80a47c1a is acknowledged, and")
+    assert harm["detail"].startswith("the push of job 80a47c1a is acknowledged, but")
 
 
 OWN, OTHER = "20260101000000999", "20260101000000123"

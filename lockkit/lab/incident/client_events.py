@@ -122,7 +122,7 @@ class _Client:
         after = [each.sent_ms for each in call.sent if each.sent_ms > silent.sent_ms]
         ended_ms = min([*after, silent.answered_ms or silent.sent_ms + 1])
         assert call.landed is not None
-        why = "what was read later is what this write sent"
+        why = "a later read found what this write sent"
         self._record(call, replace(silent, answered_ms=ended_ms, status=200), applied=True,
                      inferred=why)  # fmt: skip
 

@@ -217,7 +217,7 @@ def _stored(log: store_logs.StoreLog) -> str:
     if log.batches:
         parts.append(f"{log.batches} deletions of several objects, whose keys it does not name")
     if not any(each.condition for each in log.requests):
-        parts.append("it does not show conditions, and not what was written")
+        parts.append("it shows neither conditions nor what was written")
     return "; ".join(parts)
 
 
@@ -227,7 +227,7 @@ def _history(name: str, text: str) -> list[Event]:
     except HistoryError as error:
         raise NotUnderstood(f"{name}:", plain(error), f"accepted are {ACCEPTED}") from None
     if not events:
-        raise NotUnderstood(name, "begins as JSON and has no event", f"accepted are {ACCEPTED}")
+        raise NotUnderstood(name, "begins as JSON but has no event", f"accepted are {ACCEPTED}")
     return events
 
 
@@ -238,13 +238,13 @@ def _said(log: ParsedLog) -> str:
     if log.unread:
         parts.append(f"{log.unread} lines could not be read")
     if lost := unnamed(log.sent):
-        parts.append(f"of {lost} writes it does not say which object")
+        parts.append(f"for {lost} writes it does not name the object")
     if not any(each.record for each in log.sent):
-        parts.append("it does not show what was written, so not whose, and until when")
+        parts.append("it does not show what was written: no owners, and no ends of leases")
     if not log.stamped:
-        parts.append("no times: in the order of its lines, by the answers' Date")
+        parts.append("it has no times: order of its lines, and times of the answers' Date")
     elif log.zone_ms:
-        parts.append(f"its stamps are {log.zone_ms / 3_600_000:+g} h from UTC, taken off")
+        parts.append(f"its times are converted to UTC ({log.zone_ms / 3_600_000:+g} h taken off)")
     return "; ".join(parts)
 
 

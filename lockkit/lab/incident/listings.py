@@ -196,6 +196,6 @@ def moment_ms(reported: object) -> float | None:
 def left_open(kept: Sequence[ListedVersion]) -> str:
     """What a listing leaves open."""
     return (
-        f"{len(kept)} versions of the lock object, without their bodies: whose they were, and "
-        "until when, it does not say"
+        f"{len(kept)} versions of the lock object, without their content: no owners, and no ends "
+        "of leases"
     )

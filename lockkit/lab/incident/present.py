@@ -183,7 +183,7 @@ def unpublished(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
     for each in condition.pending:
         if each.instant in committed and (not each.lives or each.age_ms > PUBLISHED_WITHIN_MS):
             yield Pattern.UNPUBLISHED, (
-                f"the fence committed {each.instant}, and its completed file is not there: readers "
+                f"the fence committed {each.instant}, but its completed file is missing: readers "
                 "do not see it yet"
             )
 

@@ -122,8 +122,8 @@ def _kept_alive(last: ServiceHolder, who: str, watched_ms: float) -> tuple[bool 
         because = f"{who} had it for the whole watch of {watched_ms / 1000:.0f} s: it is kept alive"
         return True, Diagnosis(Pattern.HEALTHY, because)
     return None, Diagnosis(Pattern.UNKNOWN, (
-        f"{who}: {last.kept_alive}, which is also so if it died less than {last.lease_s:g} s ago; "
-        f"if it still has the lock after a watch of that time, then it lives "
+        f"{who}: {last.kept_alive}. That is also true if it died less than {last.lease_s:g} s ago. "
+        f"If it still has the lock after a watch of that time, it lives "
         f"(--watch-s {last.lease_s + 1:.0f})"
     ))  # fmt: skip
 

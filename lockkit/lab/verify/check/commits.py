@@ -16,13 +16,13 @@ def acknowledged_is_there(lanes: HistoryIndex) -> Finding | None:
         instant = str(reported["instant"])
         other = first.setdefault(instant, reported)
         if other.who != reported.who:
-            because = f"{other.who} and {reported.who} both recorded that {instant} is theirs"
+            because = f"{other.who} and {reported.who} both recorded {instant} as their own commit"
             return invalid(name, because, other, reported)
         if not lanes.truth:
-            return unknown(name, f"whether {instant} is in the store: its own record is missing")
+            return unknown(name, f"whether {instant} is in the store: its record is missing")
         if instant not in lanes.visible:
             because = (
-                f"{reported.who} recorded that {instant} is published, and the store never had it"
+                f"{reported.who} recorded {instant} as published, but the store never had it"
             )
             checks = [each for each in lanes.by_kind["checked"] if str(each["instant"]) == instant]
             return invalid(name, because, *checks[-1:], reported)
@@ -33,7 +33,7 @@ def acknowledged_is_there(lanes: HistoryIndex) -> Finding | None:
                 continue
             if kept is None:
                 return unknown(name, f"whether {instant} was archived before it was deleted", gone)
-            because = f"{instant} was published by {reported.who}, and deleted by {client_of(gone)}"
+            because = f"{reported.who} published {instant}, and {client_of(gone)} deleted it"
             return invalid(name, because, reported, lanes.visible[instant], gone)
     return valid(name, len(first), "acknowledged commit", ", all in the store")
 
@@ -67,7 +67,7 @@ def no_stale_commit(lanes: HistoryIndex) -> Finding | None:
                 return _stale(name, each, lanes.published[missed], checks)
         insort(before, each.instant)
     if blind is not None:
-        because = f"what {blind.instant} was checked against: no lane tells of its check"
+        because = f"what {blind.instant} was checked against: no client recorded its check"
         return unknown(name, because, blind.event)
     return valid(name, len(order), "commit", ", each checked against all before it")
 
@@ -109,13 +109,13 @@ def refused_is_absent(lanes: HistoryIndex) -> Finding | None:
     for (who, instant), reported in refusals.items():
         count += 1
         if not lanes.truth:
-            return unknown(name, f"whether {instant} is in the store: its own record is missing")
+            return unknown(name, f"whether {instant} is in the store: its record is missing")
         again = last_check.get((who, instant))
         seen = lanes.visible.get(instant)
         if seen is None or (again and again.at_ms > reported.at_ms and seen.at_ms > reported.at_ms):
             continue  # not there, or tried again after the refusal
         because = (
-            f"{who} recorded {reported['error']} for {instant}, and it is visible all the same"
+            f"{who} recorded {reported['error']} for {instant}, but readers see {instant}"
         )
         return invalid(name, because, reported, seen)
     return valid(name, count, "refused commit", ", none visible")

@@ -14,7 +14,7 @@ def one_believer(lanes: HistoryIndex) -> Finding | None:
     name = "one holder at a time"
     if not lanes.beliefs:
         if lanes.lock_writes and not lanes.by_kind["ask"]:
-            what = "which client held the lock when: the history has no client's lane"
+            what = "which client held the lock when: it has no events of clients"
             return unknown(name, what)
         return None
     widest: Belief | None = None
@@ -57,7 +57,7 @@ def epochs_rise(lanes: HistoryIndex) -> Finding | None:
     placed = [(place_of.get(bare(each["version"])), each) for each in lanes.grants]
     stray = next((each for place, each in placed if place is None), None)
     if stray is not None:
-        because = f"which write granted epoch {stray['epoch']} to {stray.who}: it is not recorded"
+        because = f"which write granted epoch {stray['epoch']} to {stray.who}: none is recorded"
         return unknown(name, because, stray)
     ordered = sorted(((place, each) for place, each in placed if place is not None), key=_place)
     for (_, one), (_, next_) in pairwise(ordered):
@@ -127,7 +127,7 @@ def no_self_inflicted_loss(lanes: HistoryIndex) -> Finding | None:
                 f"{standing['attempt']}"
             )
             return invalid(name, because, standing, each)
-    what = " a client lost the lock or waited, never by its own write"
+    what = " a client lost the lock or waited, never because of its own write"
     return valid(name, len(reported), "time", what)
 
 

@@ -54,13 +54,13 @@ def readers_see_whole_commits(lanes: HistoryIndex) -> Finding | None:
     writes = {str(each["instant"]): each["writes"] for each in lanes.by_kind["checked"]}
     blind = next((each for instant, each in lanes.visible.items() if instant not in writes), None)
     if blind is not None:
-        what = f"which file groups {name_of(blind['key'])} wrote: no lane tells of its check"
+        what = f"which file groups {name_of(blind['key'])} wrote: no client recorded its check"
         return unknown(NAME, what, blind)
     published = _published(lanes, writes)
     for reading in looks:
         if (finding := _judged(reading, published, lanes)) is not None:
             return finding
-    return valid(NAME, len(looks), "look", ", each at whole commits and at all before them")
+    return valid(NAME, len(looks), "look", ", each of whole commits, with all commits before them")
 
 
 def _published(lanes: HistoryIndex, writes: dict[str, Any]) -> PublishedCommits:
@@ -113,20 +113,20 @@ def _torn(reading: Event, least: CommitBound, most: CommitBound, seen: dict[Grou
     assert most.by is not None
     missed = name_of(most.by["key"])
     if most.group is None:
-        because = f"{reading.who} saw {_shown(least, seen)}, published only after it had read"
+        because = f"{reading.who} saw {_shown(least, seen)}, which was published after the read"
     elif least.by is most.by and least.group is not None:
         because = (
-            f"half a commit: {reading.who} saw {missed} in {_name(least.group)}, and in "
-            f"{_name(most.group)} what it replaced"
+            f"half a commit: {reading.who} saw {missed} in {_name(least.group)}, but in "
+            f"{_name(most.group)} the files that it replaced"
         )
     elif least.group is None:
         because = (
-            f"{reading.who} began to read after {missed} was published, and did not see it in "
+            f"{reading.who} began to read after {missed} was published, but did not see it in "
             f"{_name(most.group)}"
         )
     else:
         because = (
-            f"{reading.who} saw {_shown(least, seen)}, and not {missed} in {_name(most.group)}, "
+            f"{reading.who} saw {_shown(least, seen)}, but not {missed} in {_name(most.group)}, "
             "which was published before it"
         )
     other = None if least.by is most.by else least.by

@@ -74,10 +74,10 @@ class ProtocolDeparture(Exception):
 
 
 def replay(events: Iterable[Event], policy: Policy = Policy()) -> Verdict:
-    """Whether `lease.step` does, from what each client heard, just what the history tells of it.
+    """Whether `lease.step`, given each client's answers, does exactly what the history shows.
 
-    INVALID at the first event that it would not have told; UNKNOWN where the history does not say
-    what was heard, or the store's record does not have what was read.
+    INVALID at the first event that `lease.step` would not have reported. UNKNOWN where the history
+    lacks an answer, or the store's record lacks what a client read.
     """
     everything = list(events)
     truth = StoreRecord(everything)
@@ -92,14 +92,14 @@ def replay(events: Iterable[Event], policy: Policy = Policy()) -> Verdict:
         except ProtocolDeparture as departs:
             findings.append(departs.finding)
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
-            because = f"{each.who}: the protocol cannot be told this there: {error}"
+            because = f"{each.who}: the protocol has no step for this event here: {error}"
             findings.append(Finding(NAME, Kind.INVALID, because, (each,)))
     steps = sum(lane.steps for lane in lanes.values())
     for kind in (Kind.INVALID, Kind.UNKNOWN):
         for bad in (each for each in findings if each.kind is kind):
             return Verdict(kind, bad.because, bad.evidence, tuple(findings))
     if not steps:
-        finding = unknown(NAME, "what any client of a lock heard")
+        finding = unknown(NAME, "what any client of a lock was answered")
         return Verdict(finding.kind, finding.because, (), (finding,))
     clients = sum(1 for lane in lanes.values() if lane.steps)
     because = f"{steps} steps of {clients} clients, each of them what the protocol does"
@@ -166,7 +166,7 @@ class ReplayLane:
             a for a in self.owed if not isinstance(a, HeldByOther) and not (enough and _looks(a))
         ]
         if left and self.identity is not None:
-            self._depart(f"has not told {_shown(left[0])}, which comes before this", each)
+            self._depart(f"did not report {_shown(left[0])}, which comes before this", each)
         if name == "want":
             self._meet(each)
         if self.identity is None:
@@ -253,15 +253,15 @@ class ReplayLane:
     def _check_answer(self, each: Event, names: dict[str, str]) -> None:
         """Check that the recorded answer is the one that the client received."""
         if self.last_request is None:
-            self._depart("hears an answer, and had asked nothing", each)
+            self._depart("got an answer without a request", each)
         if each["outcome"] == "Unknown" and (self.answer is None or _failed(self.answer)):
             return  # an error, which a patient client takes for silence
         if self.answer is None:
-            self._depart("hears an answer that did not come", each)
+            self._depart("used an answer that did not come", each)
         outcome = names.get(each["outcome"], "Found" if each["event"] == "saw" else each["outcome"])
         version = each.get("version", "") if outcome in ("Applied", "Found") else ""
         if self.answer["outcome"] != outcome or (version and self.answer["version"] != version):
-            self._depart("heard another answer than the one that came", self.answer, each)
+            self._depart("used another answer than the one that came", self.answer, each)
 
     # --- out ---------------------------------------------------------------------------------
 
@@ -271,7 +271,8 @@ class ReplayLane:
         op = out.purpose.value if out is not None and not isinstance(action, ReadRecord) else "look"
         attempt = action.record.attempt if isinstance(action, WriteRecord) else ""
         if (each["op"], each["attempt"]) != (op, attempt):
-            self._depart(f"asks {each['op']!r}, and the protocol asks {op!r} {attempt}", each)
+            sends = f"sent {each['op']!r}, and the protocol sends {op!r} {attempt}"
+            self._depart(sends, each)
         self.last_request = each
         if isinstance(action, WriteRecord):
             for request in self.truth.by_attempt.get(attempt, ()):
@@ -308,17 +309,17 @@ class ReplayLane:
             case _:
                 same = True
         if not same:
-            self._depart(f"tells {each.kind!r} otherwise than the protocol does", each)
+            self._depart(f"reported {each.kind!r} in another way than the protocol does", each)
 
     def _next(self, each: Event, *kinds: type[Any]) -> Action:
         """The next event that `step` returns. Waiting is reported once for each rival."""
         while self.owed and isinstance(self.owed[0], HeldByOther) and HeldByOther not in kinds:
             self.owed.pop(0)
         if self.identity is None:
-            raise ProtocolDeparture(unknown(NAME, f"what {self.who} had heard before this", each))
+            raise ProtocolDeparture(unknown(NAME, f"what answers {self.who} had before", each))
         if not self.owed or not isinstance(self.owed[0], kinds):
             due = _shown(self.owed[0]) if self.owed else "nothing"
-            self._depart(f"tells {each.kind!r}, where the protocol has {due} to tell", each)
+            self._depart(f"reported {each.kind!r}, and the protocol reports {due} here", each)
         return self.owed.pop(0)
 
     def _depart(self, what: str, *evidence: Event) -> NoReturn:

@@ -11,7 +11,7 @@ def chain_of_versions(lanes: HistoryIndex) -> Finding | None:
     """Every write follows the one before it, and the store honoured every condition."""
     name, count = "the store keeps its conditions", 0
     if not lanes.truth:
-        return unknown(name, "what the store did: its own record of requests is missing")
+        return unknown(name, "what the store did: its record of requests is missing")
     last: dict[str, Event] = {}
     for each in lanes.truth:
         key, before = each["key"], each["before"]
@@ -23,7 +23,7 @@ def chain_of_versions(lanes: HistoryIndex) -> Finding | None:
             because = (
                 f"{name_of(key)} was {_v(known['version'])} after {client_of(known)}'s write, and "
                 f"{_v(before)} before {client_of(each)}'s: a write in between is not recorded, or "
-                "the store decided two at once"
+                "the store applied two writes at once"
             )
             return invalid(name, because, known, each)
         holds = _holds(each["condition"], before)
@@ -31,14 +31,14 @@ def chain_of_versions(lanes: HistoryIndex) -> Finding | None:
         if each["applied"] and holds is False and changes:
             because = (
                 f"the store ignored a condition: {client_of(each)} wrote {name_of(key)} "
-                f"{each['condition']!r}, it was {_v(before)}, and the write was applied; nothing "
-                "on this store can be a lock"
+                f"{each['condition']!r} while it was {_v(before)}, and the write was applied; no "
+                "lock is safe on this store"
             )
             return invalid(name, because, known, each)
         if not each["applied"] and holds is True and str(each["method"]).upper() in ("PUT", "POST"):
             because = (
                 f"the store refused {client_of(each)}'s write of {name_of(key)} "
-                f"{each['condition']!r}, though it was {_v(before)}"
+                f"{each['condition']!r}, although it was {_v(before)}"
             )
             return invalid(name, because, known, each)
         if each["applied"]:
@@ -62,8 +62,8 @@ def acknowledged_writes_are_there(lanes: HistoryIndex) -> Finding | None:
         if write is None or bare(write["version"]) != bare(answer["version"]):
             found = f"has {_v(write['version'])}" if write else "has no such write"
             because = (
-                f"{answer.who} recorded that its write {attempt} is applied as "
-                f"{answer['version']}, and the store's record {found}"
+                f"{answer.who} recorded its write {attempt} as applied with version "
+                f"{answer['version']}, but the store's record {found}"
             )
             asks = (each for each in lanes.by_kind["ask"] if each["attempt"] == attempt)
             return invalid(name, because, next(asks), answer, write)

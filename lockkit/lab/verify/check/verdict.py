@@ -81,7 +81,7 @@ def invalid(name: str, because: str, *evidence: Event | None) -> Finding:
 
 
 def unknown(name: str, what: str, *evidence: Event) -> Finding:
-    return Finding(name, Kind.UNKNOWN, f"the history does not tell {what}", evidence)
+    return Finding(name, Kind.UNKNOWN, f"the history does not show {what}", evidence)
 
 
 def _as_json(each: Event) -> dict[str, Any]:

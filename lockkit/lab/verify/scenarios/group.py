@@ -159,20 +159,20 @@ class GroupRun(SeedRun):
         elif after is None:
             instant = key.removeprefix(DATA).partition("_")[0]
             if key.startswith(DATA) and self._is_commit(instant):
-                raise Violated(KEPT, f"{key} is deleted, and {instant} is committed")
+                raise Violated(KEPT, f"{key} is deleted, but {instant} is committed")
 
     def _is_somewhere(self, entry: dict[str, Any]) -> None:
         objects = self.world.memory_store.objects
         over = entry["kind"] != COMMIT or self._is_published(entry["instant"])
         if not over and decided_body(objects, entry) is None:
-            raise Violated(KEPT, f"nothing has the content of {entry['instant']}, which is decided")
+            raise Violated(KEPT, f"{entry['instant']} is decided, but its content is nowhere")
 
     def _decide(self, entry: dict[str, Any]) -> None:
         instant = entry["instant"]
         if instant in self.by_instant:
             raise Violated(ONCE, f"{instant} is decided twice")
         if ARCHIVE + instant in self.world.memory_store.objects:
-            raise Violated(ONCE, f"{instant} is archived, and is decided again")
+            raise Violated(ONCE, f"{instant} is archived, but decided again")
         self.decided[entry["seq"]] = self.by_instant[instant] = entry
         if entry["kind"] != COMMIT:
             missed = entry["why"] == "conflict" and not entry["by"]  # its owner may have missed it
@@ -199,7 +199,7 @@ class GroupRun(SeedRun):
 
     def _publish(self, instant: str, body: bytes) -> None:
         if not self._is_commit(instant):
-            raise Violated(VISIBLE, f"{instant} is published, and is not decided")
+            raise Violated(VISIBLE, f"{instant} is published, but not decided")
         if json.loads(body) != self.bodies[instant]:
             raise Violated(VISIBLE, f"{instant} is published with another body")
         objects = self.world.memory_store.objects
@@ -207,7 +207,7 @@ class GroupRun(SeedRun):
             return  # only time keeps a paused publisher from it, and time is not judged here
         for key in objects:
             if key.startswith(files_of(instant)) and key not in self.bodies[instant]["files"]:
-                raise Violated(VISIBLE, f"{key} is another writer's, and is visible")
+                raise Violated(VISIBLE, f"{key} is visible, but another writer's")
         entry = self.by_instant[instant]
         ordered = "seq" if entry["completion"] else "round"
         for other in self.bodies:
@@ -229,7 +229,7 @@ class GroupRun(SeedRun):
         """The answer to a writer's caller."""
         if kind == COMMIT:
             if not self._is_commit(instant):
-                raise Violated(KEPT, f"{instant} is acknowledged, and is not decided")
+                raise Violated(KEPT, f"{instant} is acknowledged, but not decided")
         elif self._is_commit(instant):
             raise Violated(NO_MEANS_NO, f"{instant} was refused, and is committed")
         else:
@@ -261,7 +261,7 @@ class GroupRun(SeedRun):
         self.has_read(last, commits)
         for instant in self.bodies:
             if not self._is_published(instant):
-                raise Violated(ALONE, f"{instant} is decided, and is not published")
+                raise Violated(ALONE, f"{instant} is decided, but not published")
 
     # --- what they do ----------------------------------------------------------------------------
 

@@ -112,7 +112,7 @@ class QueueRun(SeedRun):
             case (now, answers):
                 return answers[0], now
             case failed:
-                raise Violated(STUCK, f"when all was calm: {failed}")
+                raise Violated(STUCK, f"without any fault: {failed}")
 
     # --- brokers ---------------------------------------------------------------------------------
 

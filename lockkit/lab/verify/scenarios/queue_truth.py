@@ -78,7 +78,7 @@ class QueueTruth:
         if was.attempts:
             self.world.reached.add("handed on")
             if abs(now.heartbeat_ms - was.heartbeat_ms) <= self.timeout_ms:
-                because = f"job {now.id} was taken from {was.worker}, heard just before"
+                because = f"job {now.id} was taken from {was.worker}, whose heartbeat was fresh"
                 raise Violated(SPARED, because)
             return
         for job in self.file.jobs.values():
@@ -96,19 +96,19 @@ class QueueTruth:
     def answered(self, operation: Operation, answer: Answer) -> None:
         match operation, answer:
             case Push(), Done() if operation.id not in self.entered:
-                raise Violated(PUSHED, f"the push of job {operation.id} is acknowledged, and the "
+                raise Violated(PUSHED, f"the push of job {operation.id} is acknowledged, but the "
                                        "queue does not have it")  # fmt: skip
             case Complete(), Done():
                 if operation.job in self.completed or operation.job in self.file.jobs:
                     twice = operation.job in self.completed
-                    what = "was completed twice" if twice else "is in the queue, and completed"
+                    what = "was completed twice" if twice else "is completed, but in the queue"
                     raise Violated(ONCE, f"job {operation.job} {what}")
                 self.completed.add(operation.job)
             case _, Claimed(job):
                 key = job.id, job.attempts
                 if self.claims.get(key, job).claim != job.claim or key not in self.claims:
                     raise Violated(HELD, f"the claim of job {job.id}, attempt {job.attempts}, is "
-                                         "acknowledged, and the queue has another")  # fmt: skip
+                                         "acknowledged, but the queue has another")  # fmt: skip
                 if self.holders.setdefault(key, operation.id) != operation.id:
                     raise Violated(HELD, f"two claims of job {job.id}, attempt {job.attempts}, are "
                                          "acknowledged")  # fmt: skip

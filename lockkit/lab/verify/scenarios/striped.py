@@ -114,8 +114,8 @@ class StripedRun(SeedRun):
                 (stripe,) = indexes([key], other.stripes)
                 held = other.held.get(stripe)
                 if held is not None and held.believes_until_ms > now_ms:
-                    because = f"{actor.node.name} acts on {key}, and {other.node.name} believes"
-                    raise Violated(ALONE, f"{because} that it has it, in stripe {stripe}")
+                    because = f"{actor.node.name} acts on {key}, but {other.node.name} also counts"
+                    raise Violated(ALONE, f"{because} on its lock, in stripe {stripe}")
 
     def end(self) -> None:
         history = SimWorld.history(self.world)

@@ -105,7 +105,7 @@ class WalRun(SeedRun):
         count = replayed(self.world.memory_store.objects).count(text)
         if count != 1:
             there = f"is in the log {count} times" if count else "is not in the log"
-            raise Violated(LOST, f"record {text} was acknowledged in slot {slot}, and {there}")
+            raise Violated(LOST, f"record {text} was acknowledged in slot {slot}, but {there}")
         self.acknowledged[text] = epoch
         self._known(text, epoch)
 
@@ -128,9 +128,9 @@ class WalRun(SeedRun):
         if len(set(view)) < len(view):
             raise Violated(LOST, f"a reader sees something twice: {view}")
         if missing := set(before).difference(view):
-            raise Violated(FRESH, f"{min(missing)} was acknowledged, and a later look has it not")
+            raise Violated(FRESH, f"{min(missing)} was acknowledged, but a later look lacks it")
         if seen := self.refused.intersection(view):
-            raise Violated(REFUSED, f"{min(seen)} was refused, and a reader sees it")
+            raise Violated(REFUSED, f"{min(seen)} was refused, but a reader sees it")
 
     def end(self) -> None:
         """Let all tasks end; then one more writer begins, and one more reader reads the log."""
@@ -141,7 +141,7 @@ class WalRun(SeedRun):
             raise Violated(BLOCKED, str(error)) from error
         self.saw(view, list(self.acknowledged))
         if view != replayed(self.world.memory_store.objects):
-            raise Violated(ORDER, f"a reader sees {view}, and the log is another")
+            raise Violated(ORDER, f"a reader sees {view}, but the log is different")
         if void_slots(self.world.memory_store.objects):
             self.world.reached.add("void slot")
 

@@ -162,14 +162,14 @@ class AttemptLedger:
         attempt = self._attempt_of(commit, after.body)
         where = f"{attempt.token} ({attempt.kind}) became visible as {commit.instant}"
         if attempt.reported in REFUSALS:
-            raise Violated(REFUSED, f"{where}, and its writer had been told {attempt.reported}")
+            raise Violated(REFUSED, f"{where}, but its writer had got {attempt.reported}")
         if self.visible.setdefault(attempt.operation, attempt.token) != attempt.token:
             raise Violated(ONCE, f"{where}, after {self.visible[attempt.operation]}")
         if attempt.kind == MISTIMED:
             self.mistimed.add(commit.instant)
         for stream in self.streams if attempt.kind != MISTIMED else ():
             if (commit.completion or commit.instant) <= stream.end:
-                raise Violated(BEHIND, f"{where}, and {stream.name} was at {stream.end}")
+                raise Violated(BEHIND, f"{where}, but {stream.name} was at {stream.end}")
         self.commits.append(commit)
         self.tables.append(self.after(attempt, commit, after.body))
         self._compare(where)
@@ -213,7 +213,7 @@ class AttemptLedger:
     def _count_instant(self, client: str) -> None:
         self.instants[client] += 1
         if self.instants[client] > self.instants_max:
-            raise Violated(FEW_INSTANTS, f"{client} asked for {self.instants[client]} in a row")
+            raise Violated(FEW_INSTANTS, f"{client} took {self.instants[client]} in a row")
 
     def _data(self, file: DataFile, after: StoredObject | None) -> None:
         if after is None and file.key in self.files:
@@ -254,7 +254,7 @@ class AttemptLedger:
         if self.visible.get(attempt.operation) != attempt.token and not self._is_tail(attempt):
             raise Violated(
                 ACKNOWLEDGED,
-                f"{attempt.token} ({attempt.kind}) was acknowledged, and is not visible",
+                f"{attempt.token} ({attempt.kind}) was acknowledged, but is not visible",
             )
 
     def _is_tail(self, attempt: TrackedAttempt) -> bool:
@@ -288,7 +288,7 @@ class AttemptLedger:
         states = [*self.tables[since + 1:], self.committed()]
         for place in sorted(set(places) - set(attempt.removes)):
             if all(place in each for each in states):
-                raise Violated(SEEN, f"{attempt.token} has not found {place}")
+                raise Violated(SEEN, f"{attempt.token} did not find {place}")
 
     def _group_fence(self) -> dict[str, Any]:
         """{} where the table has none."""
@@ -309,7 +309,7 @@ class AttemptLedger:
         if error in REFUSALS and self.visible.get(attempt.operation) == attempt.token:
             raise Violated(
                 REFUSED,
-                f"{attempt.token} ({attempt.kind}) is visible, and its writer was told {error}",
+                f"{attempt.token} ({attempt.kind}) is visible, but its writer got {error}",
             )
 
     def interrupted(self, attempt: TrackedAttempt, notes: Iterable[str]) -> None:
@@ -336,7 +336,7 @@ class AttemptLedger:
             if row.key == MISTIMED_KEY:
                 continue
             if (place, row.tokens) in stream.brought:
-                raise Violated(INCREMENTS, f"{stream.name} was brought {row} twice")
+                raise Violated(INCREMENTS, f"{stream.name} got {row} twice")
             stream.brought.add((place, row.tokens))
             stream.rows[place] = row.tokens
         stream.end = max(stream.end, end)
@@ -353,7 +353,7 @@ class AttemptLedger:
         """Judge the table after all tasks have ended."""
         self._compare("at the end")
         if tail := self._tail():
-            raise Violated(ACKNOWLEDGED, f"{tail[0].token} is decided, and nobody publishes it")
+            raise Violated(ACKNOWLEDGED, f"{tail[0].token} is decided, but nobody publishes it")
         for attempt in self.attempts.values():
             if attempt.reported == "acknowledged":
                 self.acknowledged(attempt)
@@ -364,8 +364,8 @@ class AttemptLedger:
                 if stream.rows.get(place) != tokens:
                     raise Violated(
                         INCREMENTS,
-                        f"{stream.name} has {stream.rows.get(place)} for {place}, and the table "
-                        f"{tokens}",
+                        f"{stream.name} has {stream.rows.get(place)} for {place}, but the table "
+                        f"has {tokens}",
                     )
 
 
@@ -375,7 +375,7 @@ def compare(expected: Table, rows: Iterable[TableRow], why: str) -> None:
         if expected.get(place) != found.get(place):
             raise Violated(
                 ROWS,
-                f"{why}: {place} is {found.get(place)}, and its commits say {expected.get(place)}",
+                f"{why}: {place} is {found.get(place)}, but its commits say {expected.get(place)}",
             )
 
 
