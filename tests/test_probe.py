@@ -408,11 +408,11 @@ class AnswersStale304(Defective):
 @pytest.mark.parametrize(
     ("second", "because"),
     [
-        (AnswersStale304, "what another endpoint had replaced was answered as unchanged (304)"),
+        (AnswersStale304, "a version that another endpoint has replaced was unchanged (304)"),
         (ReadsMissing, "a read did not see the write before it at another endpoint"),
-        (IgnoresAll, "a create of what another endpoint had created was applied"),
+        (IgnoresAll, "an object that another endpoint had created was created again"),
         (RefusesTheCurrentVersion, "a version of another endpoint could not be replaced"),
-        (ListsNothing, "a listing did not show what two endpoints had written"),
+        (ListsNothing, "a listing did not show the writes of two endpoints"),
         (MemoryStore, ""),
     ],
 )

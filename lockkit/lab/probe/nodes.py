@@ -45,7 +45,7 @@ def across(ways: Sequence[Store], place: str, rounds: int, clock: Clock) -> Chec
     unchanged = sum(isinstance(each, NotModified) for each in looks)
     because = (
         f"each of {len(ways)} endpoints saw the writes of another at once, {rounds} times; "
-        f"{unchanged} reads under another's version were answered as unchanged (304)"
+        f"{unchanged} reads with another endpoint's version got a 304"
     )
     said = {"rounds": rounds, "ways": len(ways), "unchanged": unchanged}
     return Check("across", CheckOutcome.PASSED, because, said)
@@ -78,20 +78,21 @@ def _continued(
     if isinstance(looks[-1], Missing):
         return "a conditional read at another endpoint failed", CheckOutcome.FAILED
     if isinstance(write(there, b"again", IfAbsent()), Applied):
-        return "a create of what another endpoint had created was applied", CheckOutcome.FAILED
+        return "an object that another endpoint had created was created again", CheckOutcome.FAILED
     second = write(there, b"two", IfVersion(first.version))
     if not isinstance(second, Applied):
         return "a version of another endpoint could not be replaced", CheckOutcome.FAILED
     if isinstance(write(here, b"three", IfVersion(first.version)), Applied):
-        return "a write over what another endpoint had replaced was applied", CheckOutcome.FAILED
+        because = "a write over a version that another endpoint had replaced was applied"
+        return because, CheckOutcome.FAILED
     match run(read(key), here, clock):
         case Found(b"two", version) if version == second.version:
             pass
         case _:
             return "a read did not see another endpoint's replacement", CheckOutcome.FAILED
     if isinstance(run(read(key, unless=first.version), here, clock), NotModified):
-        stale = "what another endpoint had replaced was answered as unchanged (304)"
+        stale = "a version that another endpoint has replaced was unchanged (304)"
         return stale, CheckOutcome.FAILED
     if [entry.key for entry in here.list(key)] != [key]:
-        return "a listing did not show what two endpoints had written", CheckOutcome.FAILED
+        return "a listing did not show the writes of two endpoints", CheckOutcome.FAILED
     return "", CheckOutcome.PASSED

@@ -148,5 +148,5 @@ def _judged(name: str, tally: dict[str, int]) -> Check:
         return Check(name, CheckOutcome.UNDECIDED, f"none of {rounds} had a winner", tally)
     because = f"never more than one winner in {rounds}"
     if tally["unknown"]:
-        because += f"; {tally['unknown']} losers were told neither yes nor no, as by a 5xx"
+        because += f"; {tally['unknown']} losers got neither a yes nor a no, but for example a 5xx"
     return Check(name, CheckOutcome.PASSED, because, tally)

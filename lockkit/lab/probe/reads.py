@@ -141,7 +141,7 @@ def saved(reads: Sequence[Reads]) -> str:
     said = []
     for whole, conditional in zip(reads[::2], reads[1::2], strict=True):
         if conditional.unchanged < len(conditional.took_ms):
-            return "The store does not answer 304: asking costs as much as reading."
+            return "The store does not answer 304: a conditional read costs as much as a full read."
         ratio = whole.p50_ms / conditional.p50_ms
         said.append(f"{ratio:.1f} times as fast for {whole.size:,} bytes")
-    return f"To ask whether it changed (304) was {', '.join(said)} as to read it (p50)."
+    return f"A conditional read (304) was {', '.join(said)} as a full read (p50)."

@@ -37,7 +37,7 @@ def as_text(sent: Sequence[CaseRequest]) -> str:
     """One line for each request: what the store did with it, and the client's answer."""
     rows = shown(sent)
     width = max((len(_request(each)) for _, each in rows), default=0) + 2
-    head = f"{'':4} {'request':{width}} {'the store':10} the client was told"
+    head = f"{'':4} {'request':{width}} {'the store':10} the client got"
     lines = [head, *(_line(number, each, width) for number, each in rows)]
     late = [each for each in sent if each.landed]
     lines += [f"     at the end of the block, {_request(each)} arrived: {plain(each.landed)}"
