@@ -120,13 +120,14 @@ print("the lock, both times:", by_lock_alone.verdict.kind, guarded.verdict.kind)
 guarded
 
 # %% [markdown]
-# A table's commits do that for you. The lock keeps writers out of each other's way, and the
-# *fence*, one conditional write, decides.
+# A table's commits do that for you. With `commit="serial"` the lock keeps writers out of each
+# other's way, and the *fence*, one conditional write, decides. (By default several writers decide
+# together and take no lock: lesson 17.)
 
 # %%
 import pyarrow as pa
 from lockkit.table import Table
-with Table.create(bucket.url, record_key="id", **bucket.of("W1")) as table:
+with Table.create(bucket.url, record_key="id", commit="serial", **bucket.of("W1")) as table:
     committed = table.append(pa.table({"id": ["order-1"], "amount": [10]}))
 print(f"commit ..{committed.instant[-6:]}, under epoch {committed.epoch} of the lock")
 

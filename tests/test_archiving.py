@@ -451,7 +451,7 @@ def test_a_commit_leaves_old_files_if_it_rewrote_one_or_wrote_a_log_file(
 
 
 def test_files_that_no_clean_has_deleted_keep_their_commits(tmp_path: Path) -> None:
-    with Table.create(f"file://{tmp_path}", record_key="id", options={
+    with Table.create(f"file://{tmp_path}", record_key="id", commit="serial", options={
         "hoodie.clean.automatic": "false"}) as table:  # fmt: skip
         for v in range(5):
             table.append(pa.table({"id": [f"a{v}"], "v": [v]}))

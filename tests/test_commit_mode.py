@@ -1,55 +1,112 @@
-"""How a table that Spark makes commits, and what a write says of a lock that no commit takes."""
+"""How a new table commits, and what a write says of a lock that no commit takes."""
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lockkit import Lock
+from lockkit.clock import Clock
+from lockkit.runtime import run
+from lockkit.stores import open_store
 from lockkit.table import Table
 from lockkit.table.errors import RefusedOption
-from lockkit.table.format.properties import GROUP, SERIAL
+from lockkit.table.format.properties import GROUP, SERIAL, load_config
+from lockkit.table.occ.conflict import BUCKET
 from lockkit.table.options import new_config, refuse_another, write_options
 from lockkit.table.services.upkeep import NoLockTaken
 
-MODE = "lockkit.commit.mode"
-LOCKED = {"hoodie.write.lock.storage.validity.timeout.secs": "300"}
+LOCKED = {"hoodie.write.lock.provider":
+          "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"}  # fmt: skip
+STRATEGY = {"hoodie.write.lock.conflict.resolution.strategy":
+            "org.apache.hudi.client.transaction."
+            "SimpleConcurrentFileWritesConflictResolutionStrategy"}  # fmt: skip
 ROWS = pa.table({"id": ["a"], "v": [1]})
 
 
-@pytest.mark.parametrize(("mode", "commit"), [
-    ("group", GROUP), ("fenced", SERIAL), ("hudi", SERIAL), ("", SERIAL),
+def commit_of(url: str) -> str:
+    return run(load_config(), open_store(url), Clock())[0].commit
+
+
+@pytest.mark.parametrize(("how", "commit"), [
+    ({}, GROUP), ({"version": 6}, GROUP), ({"index": "BUCKET"}, GROUP), ({"commit": GROUP}, GROUP),
+    ({"options": {"hoodie.clean.automatic": "false"}}, GROUP),
+    ({"commit": SERIAL}, SERIAL), ({"mode": "fenced"}, SERIAL), ({"mode": "hudi"}, SERIAL),
+    ({"table_type": "MERGE_ON_READ"}, SERIAL), ({"options": LOCKED}, SERIAL),
+    ({"options": STRATEGY}, SERIAL), ({"strategy": BUCKET}, SERIAL),
+    ({"options": {"lockkit.commit.mode": "fenced"}}, SERIAL),
+    ({"options": {"lockkit.commit.mode": "hudi"}}, SERIAL),
+    ({"options": LOCKED | {"lockkit.commit.mode": "group"}}, GROUP),
+    ({"lock": {"ttl_s": 9}}, SERIAL),
 ])  # fmt: skip
-def test_an_option_says_how_a_table_that_spark_makes_commits(mode: str, commit: str) -> None:
-    options = {MODE: mode} if mode else {}
-    config = new_config(write_options(options, record_key="id"), "s3://b/t")
-    assert (config.commit, config.mode) == (commit, "hudi" if mode == "hudi" else "fenced")
+def test_a_new_table_has_group_commit_unless_something_speaks_for_turns(
+    tmp_path: Path, how: dict[str, Any], commit: str
+) -> None:
+    url = f"file://{tmp_path}/t"
+    Table.create(url, record_key="id", **how).close()
+    assert commit_of(url) == commit
+
+
+@pytest.mark.parametrize("there", [GROUP, SERIAL])
+def test_a_table_that_is_there_keeps_what_it_has(tmp_path: Path, there: str) -> None:
+    url = f"file://{tmp_path}/t"
+    Table.create(url, record_key="id", commit=there).close()
+    with Table.create(url, record_key="id") as table:
+        table.append(ROWS)
+    assert commit_of(url) == there
+    other = SERIAL if there == GROUP else GROUP
+    with pytest.raises(RefusedOption, match=f"commit='{other}' is refused: a different table"):
+        Table.create(url, record_key="id", commit=other)
+
+
+@pytest.mark.parametrize(("options", "commit"), [
+    ({}, GROUP), (LOCKED, SERIAL), (STRATEGY, SERIAL), ({"lockkit.commit.mode": "group"}, GROUP),
+    ({"lockkit.commit.mode": "fenced"}, SERIAL), ({"lockkit.commit.mode": "hudi"}, SERIAL),
+    ({"hoodie.table.type": "MERGE_ON_READ"}, SERIAL),
+])  # fmt: skip
+def test_spark_and_the_streamer_choose_by_the_same_rule(
+    options: dict[str, str], commit: str
+) -> None:
+    wanted = write_options({"hoodie.table.recordkey.fields": "id", **options})
+    config = new_config(wanted, "s3://b/t")
+    assert config.commit == commit
 
 
 def test_a_merge_on_read_table_with_group_commit_is_refused() -> None:
-    wanted = write_options({MODE: "group"}, record_key="id", table_type="MERGE_ON_READ")
+    options = {"lockkit.commit.mode": "group", "hoodie.table.type": "MERGE_ON_READ"}
+    wanted = write_options(options, record_key="id")
     with pytest.raises(RefusedOption, match="group commit needs the mode fenced and COPY_ON_WRITE"):
         new_config(wanted, "s3://b/t")
 
 
 def test_a_write_may_not_name_another_way_than_the_tables() -> None:
-    config = new_config(write_options({MODE: "group"}, record_key="id"), "s3://b/t")
-    refuse_another(write_options({}), config)
-    refuse_another(write_options({MODE: "group"}), config)
-    for other in ({"mode": "fenced"}, {"options": {MODE: "fenced"}}):
-        with pytest.raises(RefusedOption, match="'group'"):
-            refuse_another(write_options(**{"options": {}} | other), config)
+    config = new_config(write_options({}, record_key="id"), "s3://b/t")
+    refuse_another(write_options({}, mode="group"), config)
+    with pytest.raises(RefusedOption, match="mode is 'group' in the table and 'fenced' in this"):
+        refuse_another(write_options({}, mode="fenced"), config)
 
 
 def test_a_lock_that_no_commit_takes_is_warned_of_once(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/t"
-    Table.create(url, record_key="id", commit="group").close()
+    Table.create(url, record_key="id").close()
     with Table(url, options=LOCKED) as table, Lock(url), warnings.catch_warnings(record=True) as w:
         warnings.simplefilter("always")
         table.append(ROWS)
         table.upsert(ROWS)
     (only,) = [each.message for each in w if isinstance(each.message, NoLockTaken)]
-    assert "secs describes a lock, and commits of table 't' take none" in str(only)
+    assert "provider describes a lock, and commits of table 't' take none" in str(only)
+
+
+@pytest.mark.parametrize("given", [{"ttl_s": 30.0}, None])
+def test_a_lock_that_is_an_argument_and_no_commit_takes_is_warned_of(
+    tmp_path: Path, given: dict[str, float] | None
+) -> None:
+    url = f"file://{tmp_path}/t"
+    Table.create(url, record_key="id").close()
+    with Lock(url) as lock, pytest.warns(NoLockTaken, match="lock= describes a lock"):
+        with Table(url, lock=given or lock) as table:
+            table.append(ROWS)

@@ -458,7 +458,8 @@ def test_services_of_several_threads_take_turns_beside_writers(url: str) -> None
 
 
 def test_a_service_of_a_table_without_group_commit_says_how_threads_use_it(tmp_path: Path) -> None:
-    with Table.create(f"file://{tmp_path}/t", record_key="id") as table, table._turn:
+    url = f"file://{tmp_path}/t"
+    with Table.create(url, record_key="id", commit="serial") as table, table._turn:
         with pytest.raises(LockkitError, match="open a Table of its own for each thread"):
             table.clean()
     with Table(table.url) as table, table._busy:

@@ -198,7 +198,8 @@ def test_another_byte_in_a_page_is_no_other_value_but_an_error_that_names_the_fi
 
 
 def test_an_upsert_rewrites_no_base_file_whose_page_has_another_byte(tmp_path: Path) -> None:
-    with Table.create(f"file://{tmp_path}/t", record_key="id", buckets=1) as table:
+    url = f"file://{tmp_path}/t"
+    with Table.create(url, record_key="id", buckets=1, commit="serial") as table:
         table.upsert(pa.table({"id": ["a"], "v": ["a first text"]}))
         file = next(each for each in (tmp_path / "t").iterdir() if each.suffix == ".parquet")
         file.write_bytes(file.read_bytes().replace(b" text", b"_text", 1))

@@ -482,8 +482,8 @@ def test_the_commands_of_on_call_staff_need_each_permission_of_their_document(
     db = tmp_path / "objects.sqlite"
     with Emulator(db=str(db)) as server:
         endpoint = getattr(server, kind)
-        with Table.create(url, record_key="id", endpoint=endpoint) as table:
-            table.append(pa.table({"id": ["a"]}))
+        with Table.create(url, record_key="id", endpoint=endpoint, commit="serial") as table:
+            table.append(pa.table({"id": ["a"]}))  # with its lock, which has a history
 
     def refused(said: Any) -> str:
         """The first command that fails, or prints that something was denied; "" for none."""

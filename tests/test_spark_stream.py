@@ -132,7 +132,7 @@ def test_an_error_of_a_query_is_taken_out_of_what_spark_says(
 
 
 def kept(place: dict[str, Any], *rows: tuple[Any, ...]) -> tuple[LocalSpool, Any, dict[str, str]]:
-    said = {**INSERT}
+    said = {**INSERT, "lockkit.commit.mode": "fenced"}
     mine = saver(place, **said)
     found = mine.write(batches(*rows))
     assert found.error is None

@@ -465,7 +465,8 @@ def test_invalid_rows_are_refused_and_the_table_is_unchanged(
 
 
 def test_a_write_commits_after_the_lock_object_was_deleted(spark: Any, here: Any) -> None:
-    committed = [write(frame(spark, (f"k{n}", "EU", 1, n)), **KEYS, **here) for n in range(3)]
+    keys = KEYS | {"mode": "fenced"}
+    committed = [write(frame(spark, (f"k{n}", "EU", 1, n)), **keys, **here) for n in range(3)]
     store = open_store(here["url"])
     store.delete(LOCK_KEY)
     later = write(frame(spark, ("z", "EU", 1, 9)), **here)

@@ -42,7 +42,8 @@ def test_an_upsert_reads_its_own_group_once_and_no_group_that_others_have_update
     fetched: tuple[str, str, Counter[str]],
 ) -> None:
     url, endpoint, reads = fetched
-    Table.create(url, record_key="id", partition_by="region", endpoint=endpoint).close()
+    how = {"record_key": "id", "partition_by": "region", "commit": "serial"}
+    Table.create(url, endpoint=endpoint, **how).close()
     with Table(url, endpoint=endpoint) as first, Table(url, endpoint=endpoint) as second:
         first.append(rows("a"))
         second.append(rows("b"))

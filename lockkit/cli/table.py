@@ -83,7 +83,7 @@ def show(args: argparse.Namespace) -> int:
         config, head = found.config, found.fence.head if found.fence else None
         say(
             f"{plain(args.url)}  table {plain(config.name, limit=60)}",
-            f"  mode     {config.mode}, version {config.version}, {config.buckets} buckets",
+            f"  mode     {config.commit_mode}, version {config.version}, {config.buckets} buckets",
             f"  key      {config.record_key}, partitioned by {config.partition_by or 'nothing'}",
         )
         if found.fence and head:
@@ -132,7 +132,7 @@ def _as_json(
 ) -> dict[str, Any]:
     config, fence = found.config, found.fence
     return {
-        "url": url, "table": config.name, "mode": config.mode, "version": config.version,
+        "url": url, "table": config.name, "mode": config.commit_mode, "version": config.version,
         "fence": None if fence is None else {
             "epoch": fence.epoch, "kind": fence.head.kind, "instant": fence.head.instant},
         "group": None if found.group is None else {

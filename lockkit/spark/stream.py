@@ -21,7 +21,7 @@ from lockkit.stores.keywords import check_keywords
 from lockkit.table.arguments import DESCRIBING
 from lockkit.table.errors import RefusedOption
 from lockkit.table.format.option_values import flag, lowered
-from lockkit.table.occ.concurrency import SINGLE, concurrency_mode
+from lockkit.table.occ.concurrency import SINGLE, concurrency_mode, names_lock
 from lockkit.table.options import KEYWORDS, RETRIES, WRITE, known_config, write_options
 from lockkit.table.services.rules import COMPACT_ASYNC_KEY, COMPACT_KEY
 from lockkit.table.services.shared import keep
@@ -98,7 +98,10 @@ class BatchWriter:
         name = self.query or _named(spark_id)
         store, lock = place.open(), open_lock(place, said, clock, self.emit)
         try:
-            once = MicroBatch(store, place.url, name, batch, clock, self.emit, spark_id)
+            once = MicroBatch(
+                store, place.url, name, batch, clock, self.emit, spark_id,
+                bool(names_lock(lowered(said))),
+            )  # fmt: skip
             if not once.is_over(lock):
                 upkeep = self._services(store, clock)
                 lent = None if alone or upkeep else lock

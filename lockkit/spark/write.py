@@ -103,7 +103,8 @@ def write(
     :param table_name: of a new table; None: the URL's last part.
     :param table_type: of a new table: COPY_ON_WRITE (None) or MERGE_ON_READ.
     :param version: of a new table: 9 (None), 8 or 6.
-    :param mode: of a new table: fenced (None), group, or hudi where Hudi writes too.
+    :param mode: of a new table: group or fenced, or hudi where Hudi writes too; None: see
+        docs/howto/commit.md.
     :param buckets: of a new table: file groups for upserts in a partition; None: 4.
     :param retries: further attempts after a conflict, up to 1000; None: 0.
     :param partial: whether an upsert's rows keep what is stored in the columns that `df` lacks.
@@ -122,12 +123,17 @@ def write(
         partition_path=partition_path, table_name=table_name, table_type=table_type,
         version=version, mode=mode, buckets=buckets, retries=retries, partial=partial,
     )  # fmt: skip
+    lent = lock is None or isinstance(claim, MicroBatch)  # a stream's own
+    turns = claim.turns if isinstance(claim, MicroBatch) else lock is not None
+    wanted = replace(wanted, turns=wanted.turns or turns)
     check_keywords(write, url, store_options)
     clock, options = clock or Clock(), dict(options or {})
     if wanted.table_name:
         options[TABLE_NAME] = wanted.table_name  # some locks derive their key from it
     place = TableAddress(url.rstrip("/"), endpoint, client, store_options)
     with _opened(place, options, lock, upkeep, clock, emit) as (store, services, sink):
+        if not lent:
+            services.lock = "lock="
         return SparkWrite(
             frame=df, requested=wanted, url=place.url, place=place, store=store, upkeep=services,
             clock=clock, emit=sink, extra=dict(extra or {}), claim=_claiming(claim),
@@ -297,6 +303,8 @@ class MicroBatch:
     emit: Emit = silent
     checkpoint: str = ""
     """Spark's own id of the query if the query has another name; "" if it is unknown."""
+    turns: bool = False
+    """Whether the query's options name a lock or a conflict strategy."""
     _batch: StreamBatch = field(init=False)
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from lockkit.sinks import silent
 from lockkit.stores.keywords import check_keywords  # why: see there
 from lockkit.table.errors import RefusedOption
 from lockkit.table.format.option_values import lowered
-from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.properties import FENCED, SERIAL, TableConfig
 from lockkit.table.occ.concurrency import CONCURRENCY_KEY, SINGLE, concurrency_mode
 from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy
 
@@ -84,7 +84,10 @@ def config_of(
     """What `Table.create` makes, by its arguments; without a name it has that of the URL's end."""
     whole = {"buckets": buckets, "version": version}
     refuse_mistyped(texts, whole, hive_style=hive_style, urlencode=urlencode)
-    named = dict(texts)
+    defaults = {"mode": FENCED, "commit": SERIAL}
+    named: dict[str, Any] = {
+        name: defaults.get(name) if text is None else text for name, text in texts.items()
+    }
     end = named.pop("url").rstrip("/").rpartition("/")[2]
     if named["name"] is None and not end:
         raise RefusedOption("url", "has no end to name the table by", value=repr(texts["url"])[:60])
@@ -98,8 +101,9 @@ def config_of(
 
 def refuse_mistyped(texts: Mapping[str, Any], whole: Mapping[str, Any], **flags: Any) -> None:
     """Raise `RefusedOption` for an argument whose type would be read as something else."""
+    left_out = ("name", "precombine", "mode", "commit")
     for option, value in texts.items():
-        if not isinstance(value, str) and not (value is None and option in ("name", "precombine")):
+        if not isinstance(value, str) and not (value is None and option in left_out):
             raise RefusedOption(option, "must be a str", value=repr(value)[:60])
     for option, number in whole.items():
         if type(number) is not int:

@@ -33,8 +33,8 @@ from lockkit.table.format.base_file import (
     write_inserts,
 )
 from lockkit.table.format.layout import TaskId
-from lockkit.table.format.properties import FENCED, HUDI, SERIAL
-from lockkit.table.format.property_keys import COPY_ON_WRITE
+from lockkit.table.format.properties import HUDI
+from lockkit.table.format.property_keys import COPY_ON_WRITE, MODE
 from lockkit.table.format.row_partitions import by_partition
 from lockkit.table.format.schema import avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
@@ -143,6 +143,7 @@ class Table:
         self._upkeep = Upkeep(
             given, self.url, self.store, self.concurrency_control, clock=self.clock, emit=self.emit
         )
+        self._upkeep.lock = "" if lock is None else "lock="
         self._upkeep.context.lingering = []
         self.strategy = strategy
         self.heartbeat = heartbeat_rules(given)
@@ -161,8 +162,9 @@ class Table:
         cls, url: str | PathLike[str], *, record_key: str | Sequence[str],
         partition_by: str | Sequence[str] | None = None,
         precombine: str | None = None, name: str | None = None, version: int = 9,
-        mode: str = FENCED, commit: str = SERIAL, table_type: str = COPY_ON_WRITE, index: str = "",
-        buckets: int = 4, hive_style: bool = True, urlencode: bool = True, **how: Any,
+        mode: str | None = None, commit: str | None = None, table_type: str = COPY_ON_WRITE,
+        index: str = "", buckets: int = 4, hive_style: bool = True, urlencode: bool = True,
+        **how: Any,
     ) -> Table:  # fmt: skip
         """Make a table, or find an equal one at this address, and open it.
 
@@ -177,15 +179,16 @@ class Table:
         `mode`            fenced              fenced, or hudi if Hudi's own writers write too
         `table_type`      COPY_ON_WRITE       or MERGE_ON_READ: upserts and deletes write log files
         `index`           lockkit's own       BUCKET: Hudi's simple bucket index
-        `commit`          serial              serial, under the lock; or group: writers together
+        `commit`          group, or serial    group: writers decide together; serial: under a lock
         `buckets`         4                   file groups for upserts in each partition
         `hive_style`      True                whether a partition's folder is `region=EU`, or `EU`
         `urlencode`       True                whether a partition's value is escaped in its folder
         ================  ==================  =====================================================
 
-        A record key is a string, a whole number, a date, or a decimal with a scale of at most 6.
-        `how` are the keywords of `Table`. Raises `TableError` if a different table is there,
-        `UnsafeStore` if the store ignores conditions, and `StoreError`.
+        By default a copy-on-write table takes group commit, unless `mode`, or a lock or a conflict
+        strategy in `how`, is given. A record key is a string, a whole number, a date, or a decimal
+        with a scale of at most 6. `how` are the keywords of `Table`. Raises `TableError` if a
+        different table is there, `UnsafeStore` if the store ignores conditions, and `StoreError`.
         """
         from lockkit.table.arguments import config_of
         from lockkit.table.occ.creation import create_table
@@ -196,12 +199,19 @@ class Table:
         config = config_of(record_key, partition_by, texts, buckets=buckets, version=version,
                            hive_style=hive_style, urlencode=urlencode)  # fmt: skip
         table = cls(url, **how)
+        turns = not table._own_lock or bool(how.get("lock")) or table.strategy != SIMPLE
+        either = mode is commit is None
         try:
             if table._options:
-                from lockkit.table.options import config_by
+                from lockkit.table.options import config_by, takes_turns
 
+                turns = turns or takes_turns(table._options)
+            if either:
+                said = str(table._options.get(MODE) or "").lower()
+                config, either = config.committing(said, turns=turns), not said
+            if table._options:
                 config = config_by(table._options, config)
-            run(create_table(config), table.store, table.clock)
+            run(create_table(config, either=either), table.store, table.clock)
         except BaseException:
             table.close()
             raise

@@ -20,15 +20,12 @@ from lockkit.table.format.gate import (
 )
 from lockkit.table.format.option_values import flag, whole
 from lockkit.table.format.properties import (
-    FENCED,
-    GROUP,
     PROPERTIES_KEY,
-    SERIAL,
     TableConfig,
     load_config,
 )
 from lockkit.table.format.property_keys import BUCKET_INDEX, INDEX, LOG_FORMAT
-from lockkit.table.occ.concurrency import NON_BLOCKING, concurrency_mode
+from lockkit.table.occ.concurrency import NON_BLOCKING, concurrency_mode, names_lock
 from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy, strategy_of
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules, heartbeat_rules
 from lockkit.table.occ.markers import early_commits, early_detection
@@ -86,6 +83,8 @@ class WriteOptions:
     """An upsert of rows that keep what is stored in the columns that they do not have."""
     everywhere: bool = False
     """A global index: upserts and deletes find a key in any partition."""
+    turns: bool = False
+    """The options name a lock or a conflict strategy."""
     concurrency: Mapping[str, Any] = field(default_factory=dict)
     """The options of non-blocking concurrency control; empty for any other."""
 
@@ -127,9 +126,15 @@ def write_options(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
         rules=heartbeat_rules(given),
         strategy=strategy_of(str(given[STRATEGY_KEY])) if STRATEGY_KEY in given else SIMPLE,
         everywhere=_everywhere(given),
+        turns=takes_turns(given),
         concurrency=given if concurrency_mode(given) == NON_BLOCKING else {},
     )
     return _checked(found)
+
+
+def takes_turns(given: Mapping[str, Any]) -> bool:
+    """Whether options, in lower case, name a lock or a conflict strategy."""
+    return bool(names_lock(given) or given.get(STRATEGY_KEY))
 
 
 def log_format(given: Mapping[str, Any]) -> str:
@@ -221,7 +226,7 @@ def new_config(requested: WriteOptions, url: str) -> TableConfig:
         )
     default = TableConfig(name="t", record_key="k")
     several = "," in requested.record_key + (requested.partition_path or "")
-    return TableConfig(
+    config = TableConfig(
         name=requested.table_name or url.rpartition("/")[2],
         record_key=requested.record_key,
         partition_by=requested.partition_path,
@@ -229,14 +234,13 @@ def new_config(requested: WriteOptions, url: str) -> TableConfig:
         named=not several and says_complex(requested.described),
         table_type=requested.table_type or default.table_type,
         version=requested.version or default.version,
-        mode=FENCED if requested.mode in (None, GROUP) else requested.mode,
-        commit=GROUP if requested.mode == GROUP else SERIAL,
         buckets=requested.buckets or default.buckets,
         index=BUCKET_INDEX if says_hashed(requested.described) else "",
         hive_style=default.hive_style if requested.hive_style is None else requested.hive_style,
         urlencode=default.urlencode if requested.urlencode is None else requested.urlencode,
         log_format=requested.log_format,
     )
+    return config.committing(requested.mode, turns=requested.turns)
 
 
 def refuse_another(requested: WriteOptions, config: TableConfig) -> None:

@@ -256,17 +256,16 @@ class TableWrite(ABC):
             return frozenset(snapshot.groups)
         named = [".*".join(map(re.escape, each.split("*"))) for each in self.requested.partitions]
         wanted = re.compile("|".join(named) or "(?!)", re.DOTALL)
-        return frozenset(
-            group for group in snapshot.groups
-            if group[0] in touched or wanted.fullmatch(group[0])
-        )  # fmt: skip
+        return frozenset(group for group in snapshot.groups
+                         if group[0] in touched or wanted.fullmatch(group[0]))  # fmt: skip
 
     def _table(self) -> None:
         """Create the table if it is missing; `TableError` if it differs from the one wanted."""
         prove_conditions(self.store, self.clock, key=TABLE_KEY)
         config, there = known_config(self.requested, self.url, self.store, self.clock)
         if not there:
-            refuse_another(self.requested, run(create_table(config), self.store, self.clock))
+            config = run(create_table(config, either=True), self.store, self.clock)
+            refuse_another(self.requested, config)
 
     def early_check(self, covered: CheckedHorizon) -> EarlyCheck | None:
         of = self.requested

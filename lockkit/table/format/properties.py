@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lockkit.protocol.outcome import Found, Missing, NotModified, Version
 from lockkit.runtime import Procedure
@@ -168,6 +168,15 @@ class TableConfig:
     def commit_mode(self) -> str:
         """`fenced`, `group` or `hudi`: its mode, as the option and the command call it."""
         return GROUP if self.commit == GROUP else self.mode
+
+    def committing(self, said: str | None, *, turns: bool) -> TableConfig:
+        """This new table in the mode `fenced`, `group` or `hudi`; None: `group` if possible.
+
+        :param turns: whether its maker names a lock or a conflict strategy, which `group` ignores.
+        """
+        grouped = said == GROUP or (not said and not turns and self.table_type == COPY_ON_WRITE)
+        mode = HUDI if said == HUDI else FENCED
+        return replace(self, mode=mode, commit=GROUP if grouped else SERIAL)
 
     @property
     def merged(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lockkit.lock.creation_check import prove_creation
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, Unique
@@ -28,13 +30,14 @@ CREATED = "created with the table"
 """The attempt of a table's first fence: concurrent creators of a table write the same fence."""
 
 
-def create_table(config: TableConfig) -> Procedure[TableConfig]:
+def create_table(config: TableConfig, *, either: bool = False) -> Procedure[TableConfig]:
     """Create the table, or find the same one; `TableError` if a different one exists.
 
     A store that ignores conditions is refused (`UnsafeStore`) first. A fenced table gets its fence
     before its properties. So a missing fence was lost later, and is never silently replaced.
 
     :param config: its properties.
+    :param either: a table that is there may commit in another way than `config` says.
     """
     for name in (*config.record_keys, *config.partition_fields, config.precombine):
         if name in META_COLUMNS:
@@ -44,7 +47,7 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
     yield from refuse_half_rewritten()
     match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
         case Found(body, _):
-            return _the_same(config, body)
+            return _the_same(config, body, either)
     yield from prove_creation(PROPERTIES_KEY)
     if config.mode == FENCED:
         first = format_fence(opened(0, CREATED, whole=True))
@@ -57,13 +60,15 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
         yield from block_metadata()
     match (yield from create(PROPERTIES_KEY, format_properties(to_properties(config)))):
         case Found(body, _):
-            return _the_same(config, body)
+            return _the_same(config, body, either)
         case _version:
             return config
 
 
-def _the_same(config: TableConfig, body: bytes) -> TableConfig:
+def _the_same(config: TableConfig, body: bytes, either: bool) -> TableConfig:
     there = from_properties(parse_properties(body))
+    if either and there.mode == config.mode:
+        config = replace(config, commit=there.commit)
     if there != config:
         names = [name for name, each in TableConfig.__dataclass_fields__.items()
                  if each.compare and getattr(config, name) != getattr(there, name)]  # fmt: skip

@@ -44,7 +44,7 @@ class ServiceFailed(UserWarning):
 
 
 class NoLockTaken(UserWarning):
-    """An option describes the lock of the commits, and commits of this table take none."""
+    """An option or argument describes a lock, and commits of this table take none."""
 
 
 class Upkeep:
@@ -67,6 +67,7 @@ class Upkeep:
         self._whole_at_ms = self.clock.boot_ms() + WHOLE_EVERY_MS
         self._options, self._rules, self._appends = options, rules, AppendsDue(0, 0)
         self._serving = threading.Lock()  # several writing threads may share these services
+        self.lock = ""  # the argument that names a lock; "": only options may describe one
         self._warned = False
         self._woken, self._due, self._closed = threading.Event(), False, False
         self._thread: threading.Thread | None = None  # started by the first write
@@ -84,7 +85,7 @@ class Upkeep:
     def before_write(self, known: TableCache) -> None:
         """Raises what a rollback raises: nothing was written yet. Warns once of an unused lock."""
         with self._loading:
-            key = names_lock(self._options) if known.config.commit == GROUP else ""
+            key = self.lock or names_lock(self._options) if known.config.commit == GROUP else ""
             if key and not self._warned:
                 self._warned = True
                 text = (
