@@ -44,6 +44,7 @@ class Model:
     """Which of [c]ombiner, [s]ervice, snapshot [r]eader, [p]ulls of increments, [a]rchiver and
     switches of the [m]ode there are."""
     ahead: bool = False
+    among: bool = False
     states: int = 0
     """The number of distinct states of a model without a mistake."""
 
@@ -51,6 +52,7 @@ class Model:
         return {
             "version": self.version, "instants": self.instants or len(self.writes),
             "writes": "T" + "".join(map(str, self.writes)), "ahead": str(self.ahead).upper(),
+            "among": str(self.among).upper(),
             "window_max": self.window_max, "faults": self.faults, "elsewhere": self.elsewhere,
             **{name: str(name[0] in self.also).upper()
                for name in ("combiner", "service", "reader", "pulls", "archiver", "mode")},
@@ -85,6 +87,15 @@ CORRECT = {
         "both update one file group, each on what its fence decided, without a listing",
         writes=BOTH, version=6, ahead=True, elsewhere=1, also="p",
         states=750_312),
+    "offered beside": Model(
+        "an append is offered beside its replacement of the fence, with a combiner",
+        writes=(APPEND,), **ONE_INSTANT, among=True, also="cp", states=20_394),
+    "offered beside, and rolled back": Model(
+        "the same, with a service in the combiner's place", writes=(APPEND,), **ONE_INSTANT,
+        among=True, also="s", states=5_519),
+    "rounds": Model(
+        "two updates of one file group; an owner that has read the fence lists alone", writes=BOTH,
+        among=True, states=27_681),
     "an archiver": Model("an update, whose answer may be lost, and an archiver", faults=1, also="a",
                          states=3_704),
     "two writers and an archiver": Model("both update one file group", writes=BOTH, also="a",
@@ -135,6 +146,12 @@ MISTAKES = {
                     "BEHIND_NOBODY", (APPEND, 1), version=6, ahead=True, also="p"),
     "listed beside": Model("an update is offered without a look at later ones beside its files",
                            "BEHIND_NOBODY", OWN, version=6, ahead=True, also="p"),
+    "offered unlisted": Model(
+        "an instant reserved ahead is offered beside the replacement of the fence",
+        "BEHIND_NOBODY", (APPEND, 1), version=6, ahead=True, among=True, also="cp"),
+    "lists, then reads": Model(
+        "the owner of an offer lists, then reads the fence, and forgets what it knew before",
+        "ONCE", **ONE_INSTANT, among=True, also="c"),
     "lacks the window": Model("an update counts as seen a decision that its snapshot lacks",
                               "NO_LOST_UPDATE", BOTH, version=6, ahead=True),
     "unlisted": Model("an instant counts as reserved without a listing after it",

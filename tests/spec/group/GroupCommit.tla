@@ -19,6 +19,7 @@ CONSTANTS
     instants,     \* their number
     writes,       \* for each writer its file group, and 0 for an append into a new one
     ahead,        \* whether appends reserve their instant without a listing after it
+    among,        \* whether writers act as among others: see `OffersBeside` and `ListsAtKnown`
     window_max,   \* decisions that the fence keeps
     faults,       \* replacements of the fence that are not answered
     elsewhere,    \* decisions about other instants, which are over at once
@@ -322,6 +323,37 @@ ListsBeside(c) ==
           ELSE \E next \in {"together", "put offer"} : Moves(c, [b EXCEPT !.pc = next])
        /\ Rest /\ Quiet /\ UNCHANGED objects
 
+(* An append of a writer that was idle is offered in parallel with its replacement of the fence: the
+   offer lands before that is carried out or after. Both name one instant.                       *)
+OffersBeside(c) ==
+    LET a == clients[c]
+        sent == a.pc \in {"try", "together"} \/ (a.pc \in {"won", "end"} /\ a.t \in Commits(log))
+    IN /\ among /\ Blind(c) /\ sent /\ (a.listed \/ ~Right("offered unlisted"))
+       /\ objects[a.t].offer = NOTHING
+       /\ objects' = [objects EXCEPT ![a.t].offer = a.base]
+       /\ UNCHANGED clients /\ Rest /\ Quiet
+
+(* A client that has just read the fence lists alone: the first of several rewrites once the others
+   have offered, and the owner of an offer that read the fence while it waited. What left the window
+   before has its outcome in this listing.                                                       *)
+ReadsAtKnown(c) ==
+    LET a == clients[c]
+        b == [a EXCEPT !.pc = "at known", !.goal = a.pc, !.list = NO_LISTING] IN
+    /\ among /\ ~Blind(c) /\ a.pc \in {"together", "turn"}
+    /\ Moves(c, IF a.pc = "together" THEN b
+                ELSE IF Right("lists, then reads") THEN [b EXCEPT !.known = Fence]
+                ELSE [b EXCEPT !.list = Listing])
+    /\ Rest /\ Quiet /\ UNCHANGED objects
+
+ListsAtKnown(c) ==
+    LET a == clients[c]
+        known == IF a.list = NO_LISTING THEN a.known ELSE Fence
+        list == IF a.list = NO_LISTING THEN Listing ELSE a.list
+    IN /\ a.pc = "at known"
+       /\ Moves(c, [a EXCEPT !.pc = a.goal, !.list = list, !.known = known, !.fence = known,
+                             !.before = known])
+       /\ Rest /\ Quiet /\ UNCHANGED objects
+
 (* After a replacement of the fence without success.                                             *)
 Lost(c, a) ==
     IF ~Right("412 refuses") THEN [a EXCEPT !.pc = "deny"]
@@ -605,7 +637,7 @@ Init ==
     /\ acked = {} /\ denied = {} /\ passed = 0 /\ broken = {}
 
 Writes(c) == \/ Reserves(c) \/ ReservesAhead(c) \/ HasReserved(c) \/ Sends(c) \/ SendsLast(c) \/ Tries(c)
-             \/ ListsBeside(c) \/ Together(c) \/ Wins(c) \/ Denies(c) \/ ListsFirst(c) \/ Sees(c) \/ Offers(c)
+             \/ ListsBeside(c) \/ OffersBeside(c) \/ ReadsAtKnown(c) \/ ListsAtKnown(c) \/ Together(c) \/ Wins(c) \/ Denies(c) \/ ListsFirst(c) \/ Sees(c) \/ Offers(c)
              \/ Turns(c) \/ Withdraws(c)
 
 Next ==
