@@ -11,11 +11,12 @@ import pytest
 
 from lockkit import Lock
 from lockkit.clock import Clock
+from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.stores import open_store
 from lockkit.table import Table
 from lockkit.table.errors import RefusedOption
-from lockkit.table.format.properties import GROUP, SERIAL, load_config
+from lockkit.table.format.properties import GROUP, PROPERTIES_KEY, SERIAL, load_config
 from lockkit.table.occ.conflict import BUCKET
 from lockkit.table.options import new_config, refuse_another, write_options
 from lockkit.table.services.upkeep import NoLockTaken
@@ -110,3 +111,27 @@ def test_a_lock_that_is_an_argument_and_no_commit_takes_is_warned_of(
     with Lock(url) as lock, pytest.warns(NoLockTaken, match="lock= describes a lock"):
         with Table(url, lock=given or lock) as table:
             table.append(ROWS)
+
+
+@pytest.mark.parametrize(("first", "then", "found"), [
+    ({}, {"options": STRATEGY}, GROUP), ({"commit": SERIAL}, {}, SERIAL),
+    ({}, {"commit": SERIAL}, "for group commit in table version 9"),
+    ({"commit": SERIAL}, {"commit": GROUP}, "for serial commits"),
+    ({"version": 6}, {}, "for group commit in table version 6"),
+    ({}, {"table_type": "MERGE_ON_READ"}, "for group commit in table version 9"),
+])  # fmt: skip
+def test_a_table_whose_maker_died_after_its_fence_is_made_in_that_way_or_refused(
+    tmp_path: Path, first: dict[str, Any], then: dict[str, Any], found: str
+) -> None:
+    """Or whose maker is a moment ahead: of the two, one may name a lock and the other not."""
+    url = f"file://{tmp_path}/t"
+    Table.create(url, record_key="id", **first).close()
+    (tmp_path / "t" / PROPERTIES_KEY).unlink()
+    if found not in (GROUP, SERIAL):
+        with pytest.raises(TableError, match=f"{found}: its maker"):
+            Table.create(url, record_key="id", **then)
+        return
+    with Table.create(url, record_key="id", **then) as table:
+        table.append(ROWS)
+        assert table.read().num_rows == ROWS.num_rows
+    assert commit_of(url) == found

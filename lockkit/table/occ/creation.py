@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lockkit.errors import TableError
 from lockkit.lock.creation_check import prove_creation
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, Unique
@@ -13,6 +14,7 @@ from lockkit.table.format.properties import (
     FENCED,
     GROUP,
     PROPERTIES_KEY,
+    SERIAL,
     TableConfig,
     from_properties,
     refuse_half_rewritten,
@@ -24,7 +26,7 @@ from lockkit.table.format.property_keys import (
     parse_properties,
 )
 from lockkit.table.format.schema import META_COLUMNS
-from lockkit.table.occ.fence import FENCE_KEY, format_fence, opened
+from lockkit.table.occ.fence import FENCE_KEY, format_fence, is_grouped, opened
 
 CREATED = "created with the table"
 """The attempt of a table's first fence: concurrent creators of a table write the same fence."""
@@ -50,11 +52,7 @@ def create_table(config: TableConfig, *, either: bool = False) -> Procedure[Tabl
             return _the_same(config, body, either)
     yield from prove_creation(PROPERTIES_KEY)
     if config.mode == FENCED:
-        first = format_fence(opened(0, CREATED, whole=True))
-        if config.commit == GROUP:
-            from lockkit.table.occ.group.fence import first_fence
-            first = first_fence(CREATED, (yield Unique()), config.version)
-        yield from create(FENCE_KEY, first)
+        config = yield from _with_fence(config, either)
     elif config.version > 6:
         from lockkit.table.occ.rewriting import block_metadata
         yield from block_metadata()
@@ -63,6 +61,35 @@ def create_table(config: TableConfig, *, either: bool = False) -> Procedure[Tabl
             return _the_same(config, body, either)
         case _version:
             return config
+
+
+def _with_fence(config: TableConfig, either: bool) -> Procedure[TableConfig]:
+    """The config, once the fence is there; with `either`, in the way of one that is there already.
+
+    Its maker is at work, or has died before it wrote the properties.
+    """
+    first = format_fence(opened(0, CREATED, whole=True))
+    if config.commit == GROUP:
+        from lockkit.table.occ.group.fence import first_fence
+        first = first_fence(CREATED, (yield Unique()), config.version)
+    there = yield from create(FENCE_KEY, first)
+    if not isinstance(there, Found):
+        return config
+    grouped = is_grouped(there.body)
+    if either and not config.merged:
+        config = replace(config, commit=GROUP if grouped else SERIAL)
+    six = False
+    if grouped:
+        from lockkit.table.occ.group.fence import parse_group_fence
+        six = parse_group_fence(there.body).completion is None
+    if grouped != (config.commit == GROUP) or (grouped and six != (config.version == 6)):
+        kind = f"group commit in table version {6 if six else 9}" if grouped else "serial commits"
+        raise TableError(
+            FENCE_KEY, f"is there, for {kind}: its maker makes this table, or has died before that",
+            "open the table once it is there; if its maker died, make it in that way, or delete "
+            "this object",
+        )  # fmt: skip
+    return config
 
 
 def _the_same(config: TableConfig, body: bytes, either: bool) -> TableConfig:
