@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from test_group_table import HOW, judged, published, rows, spy, values
 from waiting import until
@@ -33,7 +34,7 @@ from lockkit.table.occ.group import process as group_process
 from lockkit.table.occ.group import publish as group_publish
 from lockkit.table.occ.group import view as group_view
 from lockkit.table.occ.group.client import GroupClient, GroupWrite
-from lockkit.table.occ.group.decision import GroupDecision, GroupFence
+from lockkit.table.occ.group.decision import REFUSED, GroupDecision, GroupFence
 from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.occ.group.process import GroupProcess
 from lockkit.table.occ.group.view import GroupView
@@ -408,6 +409,20 @@ def test_a_commit_that_another_process_overtakes_is_offered_to_it(url: str) -> N
     assert values(url) == judged(url) == expected("0", "1", "2", "3", "other")
 
 
+def test_an_append_that_adds_a_column_finds_what_another_handle_has_overwritten(url: str) -> None:
+    with Table(url) as table, Table(url) as another:
+        table.append(rows("a"))
+        another.append(rows("b"))
+        table.overwrite(rows("c"), whole_table=True)
+        published(table)
+        client = another._upkeep.context.together[0]
+        assert client.known.round < process_of(another).latest[0].round
+        more = rows("d").append_column("more", pa.array(["x"]))
+        another.append(more)
+        published(another)
+    assert values(url) == judged(url) == {"c": 0, "d": 0}
+
+
 # --- table services ------------------------------------------------------------------------------
 
 
@@ -437,6 +452,21 @@ def test_a_service_runs_while_a_thread_writes_with_the_handle(url: str, name: st
         assert ran == [None]
         table.append(rows("c"))
     assert values(url) == judged(url) == {"a": 1, "b": 1, "c": 0}
+
+
+def test_the_writer_publishes_its_first_commit_after_a_clustering(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reserved instant was passed by the clustering, and is refused: that is over at once."""
+    monkeypatch.setattr(group_ahead, "AHEAD_MS", 600_000)
+    with Table(url) as table:
+        for each in "abc":
+            table.append(rows(each))
+        table.cluster()
+        table.append(rows("d"))
+        fence, _ = run(read_group_fence(), open_store(url), Clock())
+        assert [each.kind for each in fence.window[-3:]] == [COMMIT, REFUSED, COMMIT]
+        assert fence.combiner == table._upkeep.context.together[0].name
 
 
 def test_services_of_several_threads_take_turns_beside_writers(url: str) -> None:

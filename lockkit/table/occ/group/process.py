@@ -103,6 +103,8 @@ class GroupProcess:
         with self.lock:
             for each in (each for each in self.waiting if not each.over):
                 write = each.write
+                if write.table == fence.table:
+                    write.see(fence)
                 in_order = write.listed or fence.newest < write.instant
                 if in_order and write.instant not in view.decided and reaches(fence, each.last):
                     if each is not mine:  # from now on its owner may not deny it

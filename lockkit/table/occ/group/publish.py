@@ -163,6 +163,8 @@ def publish_together(
         raise open_outcome from error
     with suppress(StoreError, Unanswered):  # otherwise it is left to the next client
         yield from bury(client.names, instant)
+        if entry is not None and client.known is not None:
+            client.saw(client.known.table, [entry.seq])
     refusal = refusal_of(instant, kind, entry, client.known.since if client.known else NO_INSTANT)
     yield Note("refused", {"instant": instant, "epoch": 0, "error": type(refusal).__name__,
                            "why": str(refusal)})  # fmt: skip
