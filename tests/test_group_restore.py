@@ -16,8 +16,11 @@ from lockkit.runtime import run
 from lockkit.table import Table
 from lockkit.table.errors import TableBlocked, TableChanged
 from lockkit.table.format.properties import load_config
+from lockkit.table.format.schema import avro_schema
 from lockkit.table.occ.commit import EpochGuard, StateChange
 from lockkit.table.occ.group import publish as group_publish
+from lockkit.table.occ.group.client import schema_id
+from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services.restore import restore
 
@@ -78,6 +81,22 @@ def test_writes_go_on_after_a_restore_took_back_a_commit_that_added_a_column(url
             new.upsert(rows("d"))
             assert new.read().column_names == ["id", "region", "v"]
     assert values(url) == judged(url) == {"a": 1, "d": 0}
+
+
+def test_no_append_brings_back_a_column_that_a_restore_took_back(url: str) -> None:
+    with Table(url) as table, Table(url) as other:
+        table.append(rows("a"))
+        published(table)
+        instant = table.savepoint().instant
+        other.append(rows("b").append_column("more", [[1]]))
+        published(other)
+        table.restore(instant)
+        fence, _ = run(read_group_fence(), table.store, Clock())
+        assert fence.schema == schema_id(avro_schema(rows("a").schema, "orders"))
+        other.append(rows("c"))
+    with Table(url) as new:
+        assert new.read().column_names == ["id", "region", "v"]
+    assert values(url) == judged(url) == {"a": 0, "c": 0}
 
 
 def test_an_upsert_after_a_restore_does_not_meet_an_overwrite_that_was_taken_back(url: str) -> None:

@@ -14,12 +14,15 @@ from lockkit.table.occ.transaction import TakenInstant
 
 
 def refuse_other_columns(
-    taken: TakenInstant, body: bytes, schema_at: str, now: Timeline
+    taken: TakenInstant, body: bytes, schema_at: str, now: Timeline, *, lost: bool
 ) -> Procedure[None]:
     """Raise if the columns of an append are not the table's, as far as its handle knew: those as of
     the commit `schema_at`, which a restore may have taken back. The newest commit has the table's.
+
+    :param lost: whether a restore did, with group commit.
     """
-    if schema_at and schema_at not in now.completed and taken.known.config.commit != GROUP:
+    grouped = taken.known.config.commit == GROUP
+    if lost or (schema_at and schema_at not in now.completed and not grouped):
         why = "left the timeline, and this handle knows the table's columns from it"
         raise OutdatedHandle(schema_at, why, "open it again")
     newest = max(now.commits, default="")

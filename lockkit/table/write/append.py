@@ -92,9 +92,11 @@ def _prepare(
 
         yield from discard(taken, now, [stat.path for stat in stats])
         return None, now
-    decided = new.way is not None and new.way.has_columns(new.schema)
+    way, horizon = new.way, taken.known.horizon
+    lost = way is not None and way.has_lost(new.schema_at, horizon, now)
+    decided = way is not None and way.has_columns(new.schema) and not lost
     if new.schema_at != max(now.commits, default="") and not decided:
         from lockkit.table.occ.outgrown import refuse_other_columns  # rarely another's commit
 
-        yield from refuse_other_columns(taken, body, new.schema_at, now)
+        yield from refuse_other_columns(taken, body, new.schema_at, now, lost=lost)
     return Prepared(began, stats, frozenset(), "INSERT", body, new.grows), now

@@ -18,8 +18,6 @@ from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing, NotModif
 from lockkit.runtime import Note, Parallel, Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import delete, put_once, read
 from lockkit.table.errors import TableError
-from lockkit.table.format.kept import kept
-from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import (
     Timeline,
     instant_ms,
@@ -28,8 +26,13 @@ from lockkit.table.format.timeline import (
     refuse_ahead,
 )
 from lockkit.table.occ.covered import CheckedHorizon
-from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT, digest
-from lockkit.table.occ.group.client import GroupClient, ListedBeside, decision_in
+from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT
+from lockkit.table.occ.group.client import (
+    GroupClient,
+    ListedBeside,
+    decision_in,
+    schema_id,
+)
 from lockkit.table.occ.group.commit import FAST_RUN_MAX
 from lockkit.table.occ.group.decision import GroupFence
 from lockkit.table.occ.group.fence import parse_group_fence, unpacked
@@ -66,6 +69,8 @@ class GroupAppend:
     """The version of the fence on which a rewrite without a listing is based; "": it listed."""
     beside: Timeline | None = None
     """The listing of a rewrite while it sent its files."""
+    coming: frozenset[str] = frozenset()
+    """Decided before the listing, and not known to be published."""
     rested: bool = False
     """Whether its client was idle for more than a round trip before this commit."""
 
@@ -99,6 +104,8 @@ class GroupAppend:
             yield Note("began", {"instant": taken.instant})
             return Transaction(taken, client.timeline), client.timeline
         self.listed = ListedBeside(client.known, client.known, client.version)
+        window = client.known.window if client.known else ()
+        self.coming = frozenset(each.instant for each in window if each.seq not in client.proven)
         (transaction, now), _ = yield Parallel((survey(taken), read_beside(client, self.listed)))
         client.timeline, client.listed_after = now, _listed_after(taken)
         if transaction is not None:
@@ -114,6 +121,14 @@ class GroupAppend:
         """Whether the fence names these columns: it decides no append with others."""
         fence = self.listed.fence if self.listed else self.client.known
         return fence is not None and bool(fence.schema) and fence.schema == schema_id(schema)
+
+    def has_lost(self, commit: str, horizon: str, now: Timeline) -> bool:
+        """Whether a restore took back this commit, which its handle knows the columns from.
+
+        One that was not published yet when the listing began is only not listed.
+        """
+        known = self.listed is not None and horizon < commit and commit not in self.coming
+        return known and commit not in now.completed
 
     def stands(self) -> Procedure[bool]:
         """Whether the snapshot is complete, for a rewrite that has nothing to commit.
@@ -249,13 +264,6 @@ def as_decided(client: GroupClient, after: str) -> Timeline | None:
 
 def _listed_after(taken: TakenInstant) -> str:
     return CheckedHorizon(taken.known.horizon).listed_after
-
-
-@kept(16, 100_000)
-def schema_id(found: str | None) -> str:
-    """Equal for equal columns, in any order and form."""
-    columns = sorted((each.name, str(each.type)) for each in arrow_schema(found)) if found else []
-    return digest(repr(columns).encode())[:16] if columns else ""
 
 
 def spread_ms(client: GroupClient, newest: str) -> Procedure[int]:

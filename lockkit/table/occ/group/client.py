@@ -12,7 +12,9 @@ from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Procedure
 from lockkit.stores import ListEntry
 from lockkit.table.errors import TableChanged
+from lockkit.table.format.kept import kept
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
+from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import V6, V9, TimelineNames
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, digest
 from lockkit.table.occ.group.archived import ArchivedAs, archived_outcome
@@ -48,6 +50,13 @@ def named(files: CommitFiles) -> frozenset[FileGroup]:
     emptied = files.overwrites
     marks = {WHOLE_TABLE} if emptied.whole_table else set(map(whole, emptied.partitions))
     return files.writes | files.replaced | marks
+
+
+@kept(16, 100_000)
+def schema_id(found: str | None) -> str:
+    """Equal for equal columns, in any order and form."""
+    columns = sorted((each.name, str(each.type)) for each in arrow_schema(found)) if found else []
+    return digest(repr(columns).encode())[:16] if columns else ""
 
 
 @dataclass(slots=True)

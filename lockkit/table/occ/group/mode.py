@@ -19,9 +19,9 @@ from lockkit.runtime.proven import read, settle_write
 from lockkit.table.errors import DamagedFile, TableBlocked, Unanswered
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
 from lockkit.table.format.property_keys import PROPERTIES_BYTES_MAX, TABLE_ID, parse_properties
-from lockkit.table.format.timeline import Timeline, is_ahead, load_timeline
+from lockkit.table.format.timeline import Timeline, TimelineNames, is_ahead, load_timeline
 from lockkit.table.occ.commit import ROUNDS_MAX, Guard
-from lockkit.table.occ.covered import has_archived
+from lockkit.table.occ.covered import has_archived, read_commit
 from lockkit.table.occ.decide import commits_under_way, is_in_use, lost_fence, settle
 from lockkit.table.occ.fence import (
     FENCE_BYTES_MAX,
@@ -33,7 +33,7 @@ from lockkit.table.occ.fence import (
     opened,
     read_fence,
 )
-from lockkit.table.occ.group.client import GroupClient
+from lockkit.table.occ.group.client import GroupClient, schema_id
 from lockkit.table.occ.group.combine import replace_group_fence
 from lockkit.table.occ.group.decision import GroupFence, is_proven
 from lockkit.table.occ.group.fence import OFFERS, format_group_fence
@@ -73,7 +73,7 @@ def set_closed(
             attempt = yield Unique()
             after = replace(fence, attempt=attempt, round=fence.round + 1, closed=closed)
             if not closed:  # a restore may have taken back the commit that these columns are of
-                after = replace(after, schema="")
+                after = replace(after, schema=(yield from _columns(client.names)))
             believe()
             if (yield from replace_group_fence(client, view, emptied(after) if closed else after)):
                 return
@@ -82,6 +82,13 @@ def set_closed(
         f"{'closing' if closed else 'opening'} the fence", "lost the race for it "
         f"{CLOSINGS_MAX} times", "stop some writers, and try again", doubt=False,
     )  # fmt: skip
+
+
+def _columns(names: TimelineNames) -> Procedure[str]:
+    """Those of the newest commit that is not taken back; "" if there is none."""
+    now = yield from load_timeline(names)
+    newest = max(now.commits, default="")
+    return schema_id((yield from read_commit(names, newest, now)).schema) if newest else ""
 
 
 def emptied(fence: GroupFence) -> GroupFence:

@@ -31,7 +31,6 @@ from lockkit.table.occ.group.ahead import (
     give_back,
     is_busy,
     reserve_ahead,
-    schema_id,
 )
 from lockkit.table.occ.group.archived import completion_of
 from lockkit.table.occ.group.client import (
@@ -42,6 +41,7 @@ from lockkit.table.occ.group.client import (
     GroupWrite,
     decision_in,
     named,
+    schema_id,
 )
 from lockkit.table.occ.group.combine import replace_group_fence
 from lockkit.table.occ.group.commit import decided
@@ -161,14 +161,23 @@ def publish_together(
         open_outcome = CommitUnknown(instant, str(error), shown_in(client, write))
         open_outcome.prepared = prepared
         raise open_outcome from error
-    with suppress(StoreError, Unanswered):  # otherwise it is left to the next client
-        yield from bury(client.names, instant)
-        if entry is not None and client.known is not None:
-            client.saw(client.known.table, [entry.seq])
+    yield from _bury(client, instant, entry)
     refusal = refusal_of(instant, kind, entry, client.known.since if client.known else NO_INSTANT)
     yield Note("refused", {"instant": instant, "epoch": 0, "error": type(refusal).__name__,
                            "why": str(refusal)})  # fmt: skip
     raise refusal
+
+
+def _bury(
+    client: GroupClient, instant: str, entry: GroupDecision | None
+) -> Procedure[None]:  # fmt: skip
+    """Write the tombstone of a refused instant: then it is over. If the store fails, the next
+    client does it.
+    """
+    with suppress(StoreError, Unanswered):
+        yield from bury(client.names, instant)
+        if entry is not None and client.known is not None:
+            client.saw(client.known.table, [entry.seq])
 
 
 def publish_in_group(
