@@ -10,7 +10,7 @@ from lockkit.protocol.outcome import Throttled
 from lockkit.runtime import Put
 from lockkit.runtime.proven import RETRY_AFTER_S_MAX
 from lockkit.table.occ.fence import FENCE_KEY
-from lockkit.table.occ.group.rate import EVERY_MS, REMEMBERS_MS, FenceRate
+from lockkit.table.occ.group.rate import EVERY_MS, ONCE_MS, REMEMBERS_MS, FenceRate
 from tests.distant_world import Appending
 
 
@@ -28,7 +28,7 @@ def test_of_two_writers_that_take_one_instant_neither_waits_until_its_object_may
 
 @pytest.mark.parametrize(("writers", "least"), [(1, 0.8), (4, 3), (8, 6), (16, 12)])
 def test_one_replacement_a_second_decides_for_every_writer(writers: int, least: float) -> None:
-    playing = Appending(writers).play(5.0)  # by then each knows the store
+    playing = Appending(writers).play(9.0)  # by then each knows the store
     world = playing.run.world
     before, sent, seconds = playing.commits.total(), len(world.memory_store.truth), 6.0
     playing.waits_s.clear()
@@ -72,6 +72,8 @@ def test_a_client_tries_again_after_a_minute_and_at_once_if_two_replacements_fol
     None
 ):
     slow = met()
+    slow.unchanged("v1", 5_000)
+    slow.refused("v1", 5_100, None)
     slow.unchanged("v1", 5_120)
     assert slow.is_slow(5_120 + REMEMBERS_MS - 1)
     assert not slow.is_slow(5_120 + REMEMBERS_MS)
@@ -79,6 +81,20 @@ def test_a_client_tries_again_after_a_minute_and_at_once_if_two_replacements_fol
     assert slow.is_slow(6_000)
     slow.saw(2, 6_200)
     assert not slow.is_slow(6_201)
+
+
+def test_one_refusal_slows_a_client_down_for_two_seconds_and_a_second_one_for_a_minute() -> None:
+    rate = met()
+    rate.unchanged("v1", 5_120)
+    assert rate.is_slow(5_120 + ONCE_MS - 1) and not rate.is_slow(5_120 + ONCE_MS)
+    rate.saw(1, 8_000)
+    rate.refused("v2", 8_300, None)
+    rate.unchanged("v2", 8_400)
+    assert rate.is_slow(8_400 + REMEMBERS_MS - 1)
+    rate.saw(2, 8_450)
+    rate.refused("v3", 9_000, None)
+    rate.unchanged("v3", 9_100)
+    assert not rate.is_slow(9_100 + ONCE_MS), "two replacements in 0.2 s: the store takes more"
 
 
 def test_a_refusal_puts_the_next_try_off_and_what_the_store_asks_for_counts() -> None:

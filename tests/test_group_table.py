@@ -24,14 +24,15 @@ from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError
 from lockkit.lab.verify.sim import simulate
 from lockkit.lab.verify.table.scenario import TOGETHER
-from lockkit.protocol.outcome import Found, IfVersion
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.runtime import run
 from lockkit.runtime.proven import delete
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, CommitUnknown, Table, TableConfig
 from lockkit.table.errors import BrokenFence, ModeSwitched, NewerFence
+from lockkit.table.format.plans import format_overwrite_plan
 from lockkit.table.format.properties import load_config
-from lockkit.table.format.timeline import TimelineNames
+from lockkit.table.format.timeline import TimelineNames, instant_of
 from lockkit.table.occ.conflict import BUCKET
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.group import ahead as group_ahead
@@ -311,6 +312,29 @@ def test_an_upsert_among_others_lists_beside_its_file_and_offers_nothing_if_it_c
     data = next(at for at, each in enumerate(sent) if each.endswith(".parquet"))
     assert sent.index(f"get {FENCE_KEY}") < data, "its snapshot is what that fence decided"
     assert kinds.index("list") in (data - 1, data + 1), "in parallel"
+
+
+def test_an_upsert_among_others_goes_on_after_it_gave_way_to_an_overwrite(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_tail, "WAY_MS", 600_000)
+    asked: list[str] = []
+    with Table(url) as one, Table(url) as other:
+        contending(one, other)
+        begun = names_at(url).requested(instant_of(int(time.time() * 1000)), "replacecommit")
+        plain = open_store(url)
+        found = plain.put(begun, format_overwrite_plan(), IfAbsent())
+        assert isinstance(found, Applied)
+
+        def withdrawn(request: str) -> None:
+            asked.append(request)
+            if sum(each.startswith("list") for each in asked) == 3:
+                plain.delete(begun)
+
+        spy(one, withdrawn)
+        one.upsert(rows("a", v=2))
+    assert sum(each.startswith("put") and each.endswith(".parquet") for each in asked) == 1, asked
+    assert values(url) == judged(url) == {"a": 2, "b": 2}
 
 
 def test_an_upsert_among_others_finds_what_was_committed_before_it_began(url: str) -> None:

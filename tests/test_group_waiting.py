@@ -26,8 +26,22 @@ from lockkit.protocol.outcome import (
 )
 from lockkit.runtime import Get, List, Parallel, Procedure, Put, Sleep, Unique, WallMs, run
 from lockkit.stores import ListEntry, Listing, open_store
+from lockkit.table.format.plans import (
+    ClusteringGroup,
+    ClusteringInput,
+    ReplacePlan,
+    format_cluster_plan,
+    format_overwrite_plan,
+)
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig
-from lockkit.table.format.timeline import V6, V9, instant_ms, instant_of, load_timeline
+from lockkit.table.format.timeline import (
+    V6,
+    V9,
+    instant_ms,
+    instant_of,
+    load_timeline,
+    parse_timeline,
+)
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
 from lockkit.table.occ.group.ahead import GroupAppend, behind_ms, spread_ms
 from lockkit.table.occ.group.client import (
@@ -72,6 +86,7 @@ from lockkit.table.occ.group.outcomes import (
     to_be_published,
 )
 from lockkit.table.occ.group.publish import _raise_format, see_published
+from lockkit.table.occ.group.tail import give_way
 from lockkit.table.occ.group.view import GroupView
 from lockkit.table.occ.transaction import (
     LEAD_MAX_MS,
@@ -645,3 +660,48 @@ def test_the_batches_of_a_run_are_shown_with_the_picture_that_the_lesson_describ
     largest = max(len(owners) for _, _, owners in found.batches)
     assert found.helped and {"offer", f"decides {largest}"} <= labels
     assert any(each.startswith("decided by W") for each in labels)
+
+
+NOW_MS = 1_790_000_000_000
+
+
+def waited_s(instant: str, now_ms: int, met: dict[str, int], *, plan: bytes | None = None) -> float:
+    """How long a commit, whose clock says `now_ms`, gives way to a pending overwrite."""
+    names = V9 if plan is None else V6
+    key = names.requested(instant, "replacecommit")
+    entries = Listing([ListEntry(key, 9, '"1"')])
+    now, slept = parse_timeline(entries, names), 0.0
+    way = give_way(names, instant_of(instant_ms(instant) + 1), COMMIT, now, met)
+    try:
+        request = way.send(None)
+        while True:
+            match request:
+                case WallMs():
+                    request = way.send(now_ms + round(slept * 1000))
+                case Sleep():
+                    slept += request.seconds
+                    request = way.send(None)
+                case Get():
+                    request = way.send(Found(plan or b"", '"1"'))
+                case _:
+                    request = way.send(entries)
+    except StopIteration:
+        return round(slept, 1)
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 3_600_000])
+def test_a_client_gives_way_to_one_overwrite_for_five_seconds_in_all(ahead_ms: int) -> None:
+    met: dict[str, int] = {}
+    instant, began_ms = instant_of(NOW_MS + ahead_ms), NOW_MS
+    assert waited_s(instant, began_ms, met) == 5
+    assert waited_s(instant, began_ms + 5_000, met) == 0
+    assert waited_s(instant_of(NOW_MS + ahead_ms + 7), began_ms + 6_000, met) <= 5
+    assert list(met) == [instant_of(NOW_MS + ahead_ms + 7)]
+
+
+def test_a_commit_does_not_give_way_to_a_clustering_of_version_6() -> None:
+    met: dict[str, int] = {}
+    old = ClusteringInput("EU", "a-0", "EU/a-0_0-0-0_1.parquet")
+    plan = ReplacePlan((ClusteringGroup((old,)),))
+    assert waited_s(instant_of(NOW_MS), NOW_MS, met, plan=format_cluster_plan(plan)) == 0
+    assert waited_s(instant_of(NOW_MS + 1), NOW_MS, met, plan=format_overwrite_plan()) == 5

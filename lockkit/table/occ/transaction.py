@@ -169,7 +169,8 @@ def begin(
         )
         if began is not None:
             yield from began(taken)
-        surveying = way.survey(taken) if way else survey(taken, known.config.commit == GROUP)
+        met: dict[str, int] | None = {} if known.config.commit == GROUP else None
+        surveying = way.survey(taken) if way else survey(taken, met)
         transaction, now = yield from surveying
         # An inflight file that exists before ours is another's, sent late by a dead process.
         if transaction is not None and taken.instant not in now.inflight:
@@ -248,12 +249,12 @@ def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:
 
 
 def survey(
-    taken: TakenInstant, decided: bool = False
+    taken: TakenInstant, met: dict[str, int] | None = None
 ) -> Procedure[tuple[Transaction | None, Timeline]]:
     """The state of the table now that the instant is taken; no transaction if it is useless.
 
-    With `decided` (group commit), the listing waits for what is decided and not yet published, and
-    for an earlier overwrite (`give_way`).
+    With `met` (group commit), the listing waits for what is decided and not yet published, and for
+    an earlier overwrite (`give_way`).
 
     An instant is useless
     - if a later instant is completed (`Timeline.latest`): a rewrite must sort after every slice
@@ -267,9 +268,9 @@ def survey(
     horizon = taken.known.horizon
     after = CheckedHorizon(horizon).listed_after
     way = load_timeline(taken.names, after=after)
-    if decided:
+    if met is not None:
         from lockkit.table.occ.group.tail import list_in_turn
-        way = list_in_turn(taken.names, taken.instant, taken.action, after)
+        way = list_in_turn(taken.names, taken.instant, taken.action, after, met)
     now = yield from way
     if taken.known.newest and not now.completed:
         yield from recheck_config(taken.known.config, taken.known.config_version)

@@ -109,7 +109,7 @@ class GroupAppend:
         (transaction, now), _ = yield Parallel((survey(taken), read_beside(client, self.listed)))
         client.timeline, client.listed_after = now, _listed_after(taken)
         if transaction is not None:
-            yield from give_way(taken.names, taken.instant, taken.action, now)
+            yield from give_way(taken.names, taken.instant, taken.action, now, client.met)
         return transaction, now
 
     def decides_by(self, follows: bool) -> ListedBeside | None:
@@ -187,7 +187,7 @@ class GroupRewrite(GroupAppend):
             if seen is not None:
                 return Transaction(taken, seen, lambda: self.list_beside(taken)), seen
         self.listed = ListedBeside(client.known, None)
-        transaction, now = yield from survey(taken, True)
+        transaction, now = yield from survey(taken, client.met)
         client.timeline, client.listed_after = now, after
         if now.fence is not None:
             self.listed.fence, self.listed.version = now.fence
@@ -196,15 +196,17 @@ class GroupRewrite(GroupAppend):
     def list_beside(self, taken: TakenInstant) -> Procedure[None]:
         """The listing after the reservation, while the files are sent.
 
-        The write begins again if the listing shows that its instant is useless, or an earlier
-        overwrite under way.
+        The write begins again if the listing shows that its instant is useless. After it gave way
+        to an earlier overwrite it lists again; that overwrite is later than its base.
         """
         client = self.client
         transaction, now = yield from survey(taken)
+        of = (taken.names, taken.instant, taken.action, now, client.met)
+        if transaction is not None and (yield from give_way(*of)):
+            transaction, now = yield from survey(taken)
         client.timeline, client.listed_after = now, _listed_after(taken)
-        useless = transaction is None
-        client.overtaken = OVERTAKEN_FOR if useless else 0
-        if useless or (yield from give_way(taken.names, taken.instant, taken.action, now)):
+        client.overtaken = OVERTAKEN_FOR if transaction is None else 0
+        if transaction is None:
             raise LateInstant(taken.instant, instant=now.latest, cause="was committed first",
                               cure="start again from the current table")  # fmt: skip
         self.listed, self.beside = ListedBeside(self.begun, self.begun, client.version), now

@@ -112,6 +112,8 @@ class GroupClient:
     """What the last listing of a write showed."""
     listed_after: str = ""
     """The instant after which that listing began."""
+    met: dict[str, int] = field(default_factory=dict)
+    """Pending instants that it gave way to, and when it first met each of them."""
     own: set[str] = field(default_factory=set)
     """Instants that this process works on; its services leave them alone."""
     process: Any = None

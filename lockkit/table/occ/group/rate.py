@@ -14,6 +14,8 @@ EVERY_MS = 1_000
 """Documented by GCS and by R2."""
 REMEMBERS_MS = 60_000
 """After so long without a refusal a client tries again whether the store takes more."""
+ONCE_MS = 2_000
+"""The same after a first refusal: any store may refuse a request once."""
 REFUSED_MS = 100
 """It waits at least this long after a refusal, because its own count was wrong."""
 
@@ -36,6 +38,8 @@ class FenceRate:
     until_ms: int = -(10**9)
     """Until then it expects the store to take one write a second."""
 
+    proven_ms: int = -(10**9)
+    """When the store last refused to replace a fence that was still there afterwards."""
     judged_ms: int = -(10**9)
     """When the store last took a replacement by this client, or had another client's first."""
 
@@ -43,7 +47,7 @@ class FenceRate:
         """A newer fence was seen, so many rounds later. Two within half a second show a faster
         store."""
         if rounds > 1 and now_ms - self.seen_ms < EVERY_MS / 2:
-            self.until_ms = now_ms
+            self.until_ms, self.proven_ms = now_ms, -(10**9)
         self.least_ms = min(now_ms, max(self.least_ms + rounds * EVERY_MS, self.unchanged_ms))
         self.seen_ms = now_ms
 
@@ -52,7 +56,9 @@ class FenceRate:
         race with another writer (S3's 409)."""
         self.unchanged_ms = now_ms
         if version == self.throttled:
-            self.until_ms, self.throttled = now_ms + REMEMBERS_MS, ""
+            again = now_ms - self.proven_ms < 2 * REMEMBERS_MS
+            self.until_ms = now_ms + (REMEMBERS_MS if again else ONCE_MS)
+            self.proven_ms, self.throttled = now_ms, ""
 
     def refused(self, version: Version, now_ms: int, after_s: float | None) -> None:
         """The store throttled a replacement. It may request a pause, within the limit of every

@@ -7,14 +7,15 @@ listing shows all that was acknowledged before the listing was requested.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
 from lockkit.errors import StoreError, Unanswered
-from lockkit.protocol.outcome import Version
+from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Parallel, Procedure, Sleep, WallMs
-from lockkit.runtime.proven import listing
-from lockkit.table.errors import ModeSwitched
+from lockkit.runtime.proven import listing, read
+from lockkit.table.errors import DamagedFile, ModeSwitched
 from lockkit.table.format.timeline import (
     Timeline,
     TimelineNames,
@@ -32,6 +33,7 @@ from lockkit.table.occ.group.view import GroupView
 WAITS_MAX, WAIT_LEAST_S, WAIT_MOST_S = 8, 0.02, 0.1
 WAY_MS, WAY_POLL_S = 5_000, 0.1
 """The longest wait for an earlier instant, from when it began; and how often to look."""
+NEVER = -WAY_MS
 
 
 def load_decided(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
@@ -101,26 +103,35 @@ def _wait_published(
 
 
 def list_in_turn(
-    names: TimelineNames, instant: str, action: str, after: str
+    names: TimelineNames, instant: str, action: str, after: str, met: dict[str, int]
 ) -> Procedure[Timeline]:
     """`load_with_tail` once it is this instant's turn."""
     now: Timeline = yield from load_with_tail(names, after)
-    if (yield from give_way(names, instant, action, now)):
+    if (yield from give_way(names, instant, action, now, met)):
         now = yield from load_with_tail(names, after)
     return now
 
 
-def give_way(names: TimelineNames, instant: str, action: str, now: Timeline) -> Procedure[bool]:
+def give_way(
+    names: TimelineNames, instant: str, action: str, now: Timeline, met: dict[str, int]
+) -> Procedure[bool]:
     """Wait for an earlier overwrite; an overwrite waits for every earlier commit. True: it waited.
 
     A commit that an overwrite has not seen refuses the overwrite. So under steady appends no
     overwrite would ever be decided. No rule of safety depends on this wait.
+
+    :param met: when this client first met each instant that it waits for. It waits five seconds in
+        all for each, also if that one's clock is ahead.
     """
     meets = (OVERWRITE, COMMIT) if action == OVERWRITE else (OVERWRITE,)
     sooner = [each for each, of in now.pending.items() if each < instant and of in meets]
     began_ms, waited = (yield WallMs()), False
+    for gone in met.keys() - now.pending.keys():
+        del met[gone]
     for each in sooner:
-        until_ms = min(began_ms, instant_ms(each)) + WAY_MS
+        if each not in met:
+            met[each] = NEVER if (yield from _clusters(names, each, now)) else began_ms
+        until_ms = min(met[each], began_ms, instant_ms(each)) + WAY_MS
         while (yield WallMs()) < until_ms:
             waited = True
             yield Sleep(WAY_POLL_S)
@@ -128,6 +139,19 @@ def give_way(names: TimelineNames, instant: str, action: str, now: Timeline) -> 
             if each not in its.pending:
                 break
     return waited
+
+
+def _clusters(names: TimelineNames, instant: str, now: Timeline) -> Procedure[bool]:
+    """Whether a pending instant is a clustering: version 6 calls it an overwrite, too."""
+    if names.layout == 2 or now.pending[instant] != OVERWRITE:
+        return False
+    from lockkit.table.format.plans import parse_replace_plan  # few commits need it
+
+    key = names.requested(instant, OVERWRITE)
+    found = yield from read(key)
+    with suppress(DamagedFile):
+        return isinstance(found, Found) and parse_replace_plan(key, found.body).clusters
+    return False
 
 
 def shows_all(fence: GroupFence, now: Timeline, after: str) -> bool:
