@@ -116,6 +116,7 @@ test("a label without room says less, and what it says is still true", () => {
   assert.equal(told("write, epoch 2", 10), "write");
   assert.equal(told("the SDK's own retry: answer 412 lost", 23), "retry: answer 412 lost");
   assert.equal(told("stale commit accepted", 14), "stale commit");
+  assert.deepEqual([8, 7].map((chars) => told("superseded", chars)), ["replaced", "over"]);
   assert.equal(told("acquire", 5), "acq.");
   assert.deepEqual(["fence", "confirm", "exited"].map((each) => told(each, each.length - 1)), ["fen.", "conf.", "exit"]);
   assert.equal(told("fault: answer dropped", 14), "answer dropped");

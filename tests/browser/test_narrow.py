@@ -35,6 +35,18 @@ OVER = """(panel) => {
     && Math.min(boxes[n].bottom, other.bottom) - Math.max(boxes[n].top, other.top) > 1))
     .map((each) => each.outerHTML.slice(0, 200));
 }"""
+MENUS = """(panel) => {
+  const pen = document.createElement("canvas").getContext("2d");
+  const below = [...panel.querySelectorAll(".lockkit-chosen")].filter((each) => each.offsetParent)
+    .map((each) => each.innerText).join(" ");
+  return [...panel.querySelectorAll("select")].filter((each) => each.offsetParent).map((menu) => {
+    const { font, paddingLeft, paddingRight } = getComputedStyle(menu);
+    const room = menu.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight);
+    const text = menu.selectedOptions[0].text.replace(/\\u00a0/g, " ");
+    pen.font = font;
+    return pen.measureText(text).width <= room || below.includes(text) ? "" : text;
+  }).filter(Boolean);
+}"""
 
 
 def test_no_control_of_a_panel_is_cut_in_a_narrow_notebook(lab: Server, page: Any) -> None:
@@ -44,6 +56,7 @@ def test_no_control_of_a_panel_is_cut_in_a_narrow_notebook(lab: Server, page: An
         panel = seen(page, page.locator(".jp-Cell").nth(n).locator(".lk-panel").first)
         assert panel.evaluate(BEYOND, CONTROLS) == [], PANELS[n]
         assert panel.evaluate(OVER) == [], f"one control covers another in {PANELS[n]}"
+        assert panel.evaluate(MENUS) == [], f"what is chosen cannot be read in {PANELS[n]}"
 
 
 TALL = (

@@ -46,7 +46,7 @@ class Breaker(Shown):
             options=said, value=scenario, description="Scenario", layout=wide
         )
         self.rule = widgets.Dropdown(options=_rules(scenario), description="Rule off", layout=wide)
-        self.chosen = named(widgets.HTML(), "breaker-chosen")
+        self.chosen = named(widgets.HTML(), "chosen")
         """What a narrow page cuts off in the two lists, in full."""
         self.button = _button("Play", "play", "success", f"Play up to {self.seeds} seeds")
         self.stop = _button("Stop", "stop", "danger", "End this hunt and show what was found")

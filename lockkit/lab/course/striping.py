@@ -22,7 +22,7 @@ from lockkit.lab.course.grid import grid, scrolled
 from lockkit.lab.course.ticking import ticks
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.deadlocks import CIRCLE, MISTAKES, GranularOperation, deadlock, story
-from lockkit.lab.widgets.ui import AXIS, FAST, Shown, column, plot_layout
+from lockkit.lab.widgets.ui import AXIS, FAST, Shown, column, named, plot_layout
 from lockkit.lock.handle import Lock
 from lockkit.recipes.granular.operations import BUCKET_OPERATIONS, KEY_OPERATIONS, VOLUME_OPERATIONS
 from lockkit.recipes.striped import StripedLock
@@ -138,9 +138,9 @@ class Stories(Shown):
             options=said, value=mistake, description="Mistake",
             layout=widgets.Layout(width="460px"),
         )  # fmt: skip
-        self._story = widgets.HTML()
+        self.chosen, self._story = named(widgets.HTML(), "chosen"), widgets.HTML()
         self.mistake.observe(lambda _: self.show(), "value")
-        self.view = column("stories", self.mistake, self._story)
+        self.view = column("stories", self.mistake, self.chosen, self._story)
         self.show()
 
     @property
@@ -158,6 +158,7 @@ class Stories(Shown):
         return [f"every order of all these operations: {seen} states, and no rule is violated"]
 
     def show(self) -> None:
+        self.chosen.value = f"<span class='lk-note'>{escape(self.mistake.label)}</span>"
         self._story.value = as_table(self.lines)
 
     def __repr__(self) -> str:

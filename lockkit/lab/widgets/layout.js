@@ -81,7 +81,7 @@ const SHORTER = [
   [/^(.+): done$/, "$1 \u2713"], [/^(.+) wrote first$/, "$1 first"], [/its own write was first$/, "own write first"],
   [/^conflict with( .*)?$/, "conflict"], [/^(epoch \d+) is over$/, "$1 over"], [/^epoch (\d+) over$/, "e$1 over"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed|held back)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^(commit )?refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
-  [/^stalled .+$/, "stalled"], [/^rule broken here$/, "rule broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "expired"], [/^superseded$/, "over"], [/^counts wrongly$/, "no grant"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
+  [/^stalled .+$/, "stalled"], [/^rule broken here$/, "rule broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "expired"], [/^superseded$/, "replaced"], [/^replaced$/, "over"], [/^counts wrongly$/, "no grant"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^\.\.\d{6}$/, ""], [/^(\S+?),? epoch \d+$/, "$1"],
   [/^PUT if (?:absent|unchanged) (.+)$/, "PUT $1"], [/^(PUT|GET|LIST) .+$/, "$1"],
   [/^commit (\d+)$/, "com. $1"], [/^com\. (\d+)$/, "c$1"], [/^acquire$/, "acq."], [/^release$/, "rel."], [/^renew$/, "ren."], [/^publish for (.+)$/, "for $1"], [/^for \w+$/, "pub."], [/^publish$/, "pub."], [/^fence$/, "fen."], [/^confirm$/, "conf."], [/^exited$/, "exit"], [/^checked$/, ""], [/^tests the store$/, "tests"],

@@ -36,8 +36,8 @@ body[data-jp-theme-light=false]{--lk-bad:#ff8a80;--lk-warn:#f0b43c;--lk-good:#6f
 line-height:1.45}
 .lk-table tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}
 .lk-panel .widget-html-content{line-height:1.5}
-.lk-panel .lockkit-breaker-chosen{display:none;line-height:1.4}
-@media (max-width:900px){.lk-panel .lockkit-breaker-chosen{display:block}}
+.lk-panel .lockkit-chosen{display:none;line-height:1.4}
+@media (max-width:900px){.lk-panel .lockkit-chosen{display:block}}
 .lk-panel :is(.widget-dropdown,.widget-text,.widget-slider){max-width:calc(100% - 4px)}
 .lk-panel .js-plotly-plot{max-width:100%;overflow:hidden}
 .lk-panel :is(button,select,input,[tabindex]):focus-visible{outline:2px solid \
