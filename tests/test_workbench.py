@@ -26,6 +26,7 @@ from lockkit.lab.widgets.export import embedded, export_html, judged, page_of
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.models import RING, HistoryModel, place, short
 from lockkit.lab.widgets.scene import (
+    OUTCOME_MS,
     TAKEOVER_MS,
     Grant,
     Scene,
@@ -182,6 +183,11 @@ def test_while_a_writer_is_paused_the_takeover_stays_in_the_picture() -> None:
     story.add(events[back:])
     assert window(story, later_ms)["window_ms"] == WINDOW_MS
     assert scene(story)["keep"] is None, "nobody stands still any more"
+    seen = scene(story, now_ms=story.latest_ms, **window(story, story.latest_ms))
+    (stale,) = (mark["t"] for mark in seen["marks"] if mark["kind"] == "stale")
+    assert seen["keep"] == stale, "what became of the commit stays for a moment"
+    ends_ms = events[back].at_ms + OUTCOME_MS + 1
+    assert scene(story, now_ms=ends_ms, **window(story, ends_ms))["keep"] is None
 
 
 def test_a_long_pause_leaves_out_what_is_between_the_takeover_and_the_newest_requests() -> None:
@@ -881,7 +887,7 @@ def test_a_term_is_explained_where_a_notebook_first_names_it(source: Path) -> No
     prose = re.sub(r'<abbr\s+title="[^"]*">(.+?)</abbr>', r"\1 (explained)", prose)
     for term in ("holder", "ghost", "roll-forward", "generation"):
         first = re.search(rf"\b{term}s?\b( \(explained\))?", prose)
-        assert first is None or first[1], f"{term} at {prose[first.start() - 60:][:120]!r}"
+        assert first is None or first[1], f"{term} at {prose[first.start() - 60 :][:120]!r}"
 
 
 def test_a_recorded_history_is_replayed_with_its_verdict() -> None:

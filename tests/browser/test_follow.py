@@ -53,7 +53,7 @@ PLAYED_AND_BEGUN_AGAIN = """() => {
 }"""
 AT = "() => [box.scrollTop, box.scrollHeight - box.clientHeight]"
 IN_VIEW = """(id) => {
-  const text = document.querySelector(`.lk-label-generation[data-for=${id}]`);
+  const text = document.querySelector(`.lk-label[data-for=${id}]`);
   const [seen, all] = [text, box].map((each) => each?.getBoundingClientRect());
   return Boolean(text) && all.top <= seen.top && seen.bottom <= all.bottom;
 }"""
@@ -90,10 +90,10 @@ class Panel:
         self.page.wait_for_function(PLAYED_AND_BEGUN_AGAIN)
         self.page.evaluate("painted()")
 
-    def live(self, events: list[Event]) -> None:
+    def live(self, events: list[Event], later_ms: float = 0.0) -> None:
         story = HistoryModel()
         story.add(events)
-        now_ms = events[-1].at_ms
+        now_ms = events[-1].at_ms + later_ms
         self.scene = scene(story, now_ms=now_ms, **window(story, now_ms))
         self.tell(scene=self.scene, status={"state": "running", "recorded": False}, live=True)
 
@@ -139,7 +139,10 @@ def test_the_takeover_stays_in_view_during_a_stall_although_a_recorded_run_was_p
     assert panel.shows_the_takeover()
     shot(panel.page, f"20-takeover-{panel.order[0]}")
     panel.run(STALLED, RESUMED)
-    assert panel.below() < 40, "after the stall the newest event is followed again"
+    refused = next(each["id"] for each in panel.scene["marks"] if each["kind"] == "refused")
+    assert panel.page.evaluate(IN_VIEW, refused) and panel.below() > 40, "what became of the commit"
+    panel.live(STALLED, later_ms=10_000)
+    assert panel.below() < 40, "then the newest event is followed again"
 
 
 @pytest.mark.parametrize("first", [PAUSED, RESUMED], ids=["running", "taken over"])

@@ -56,6 +56,8 @@ CONFLICTS = ("CommitConflict", "EarlyConflict", "LateInstant")
 CAUSE_CHARS = 40
 TAKEOVER_MS = 3_000.0
 """How much of what follows a takeover stays in the live picture of a long stall."""
+OUTCOME_MS = 10_000.0
+"""For how long after a stall the live picture shows what became of the commit."""
 NEVER, PAST = "counts wrongly", "past its lease"
 NO_LANE = -1
 """The hue of a client that has no lane, as of the one that created the table."""
@@ -114,6 +116,9 @@ class _Painter:
         self.grants = list(grants(story))
         self.omitted: tuple[float, float] | None = None
         """The time between a takeover and the newest requests, if there is no room for all."""
+        self.stays = self._takeover()
+        if window_ms is not None and self.stays is None:
+            self.stays = self._outcome()
         self.shown = self._shown(window_ms, arrows_max)
         self.evidence = {(each.at_ms, each.who, each.kind) for each in (
             apart(each, {}) for each in evidence)}  # fmt: skip
@@ -146,9 +151,8 @@ class _Painter:
         }  # fmt: skip
 
     def _kept(self) -> float | None:
-        """The takeover that stays in the live picture."""
-        taken = self._takeover()
-        return None if taken is None or taken < self.start else self._t(taken)
+        """What stays in the live picture: a takeover, and later the outcome of the commit."""
+        return None if self.stays is None or self.stays < self.start else self._t(self.stays)
 
     def _takeover(self) -> float | None:
         """When the lock of a writer that stands still went to another; None if it did not."""
@@ -159,12 +163,28 @@ class _Painter:
         ]  # fmt: skip
         return min(taken, default=None)
 
+    def _outcome(self) -> float | None:
+        """When a writer that stood still published, or was refused, after a takeover; for a moment.
+
+        Without this, the newest commits of the others move it out of the picture in a second.
+        """
+        for stall in self.story.stalls:
+            ended_ms = stall.ended_ms
+            if ended_ms is None or self.now - ended_ms > OUTCOME_MS:
+                continue
+            if any(each[0] != stall.who and stall.began_ms < each[2] < ended_ms
+                   for each in self.grants):  # fmt: skip
+                return min((each.at_ms for each in self.story.moments
+                            if each.who == stall.who and each.at_ms >= ended_ms
+                            and each.kind in ("refused", "published")), default=None)  # fmt: skip
+        return None
+
     # --- the window ---------------------------------------------------------------------------
 
     def _shown(self, window_ms: float | None, arrows_max: int) -> list[Exchange]:
         """The newest requests in the window, without reads, which are drawn as one."""
         start = self.zero if window_ms is None else self.now - window_ms
-        taken = None if window_ms is None else self._takeover()
+        taken = None if window_ms is None else self.stays
         shown: list[Exchange] = []
         counted = 0
         for exchange in reversed(self.story.exchanges):
