@@ -26,6 +26,7 @@ from lockkit.protocol.outcome import (
 )
 from lockkit.runtime import Get, List, Parallel, Procedure, Put, Sleep, Unique, WallMs, run
 from lockkit.stores import ListEntry, Listing, open_store
+from lockkit.table import CommitConflict
 from lockkit.table.format.plans import (
     ClusteringGroup,
     ClusteringInput,
@@ -85,7 +86,8 @@ from lockkit.table.occ.group.outcomes import (
     publish_round,
     to_be_published,
 )
-from lockkit.table.occ.group.publish import _raise_format, see_published
+from lockkit.table.occ.group.publish import _entry_of, _raise_format, see_published
+from lockkit.table.occ.group.refused import refusal_of
 from lockkit.table.occ.group.tail import give_way
 from lockkit.table.occ.group.view import GroupView
 from lockkit.table.occ.transaction import (
@@ -705,3 +707,17 @@ def test_a_commit_does_not_give_way_to_a_clustering_of_version_6() -> None:
     plan = ReplacePlan((ClusteringGroup((old,)),))
     assert waited_s(instant_of(NOW_MS), NOW_MS, met, plan=format_cluster_plan(plan)) == 0
     assert waited_s(instant_of(NOW_MS + 1), NOW_MS, met, plan=format_overwrite_plan()) == 5
+
+
+def test_a_refusal_that_another_client_decided_is_a_conflict_and_no_rollback() -> None:
+    """The tombstone was listed beside the fence from before the decision."""
+    instant, other = instant_of(NOW_MS + 1), instant_of(NOW_MS)
+    before = GroupFence("a", "t", round=1)
+    entry = GroupDecision(1, 1, REFUSED, instant, why="conflict", by=other)
+    after = replace(before, round=2, window=(entry,), attempt="b")
+    client = GroupClient(known=before, version='"1"')
+    way = _entry_of(client, instant, REFUSED)
+    assert isinstance(way.send(None), Get)
+    with pytest.raises(StopIteration) as end:
+        way.send(Found(format_group_fence(after), '"2"'))
+    assert isinstance(refusal_of(instant, REFUSED, end.value.value), CommitConflict)

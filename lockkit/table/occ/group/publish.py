@@ -327,13 +327,19 @@ def _under_way(instant: str, now: Timeline) -> frozenset[str]:
 
 
 def _entry_of(client: GroupClient, instant: str, kind: str) -> Procedure[GroupDecision | None]:
-    """The decision; None for a refusal that has left the window."""
-    for _ in range(2):
+    """The decision; None for a refusal that has left the window.
+
+    A tombstone may be listed beside the fence from before that decision.
+    """
+    for again in (True, False):
         assert client.known is not None
         found = known_decisions(None, client.known).get(instant)
-        if found is not None or kind != COMMIT:
+        if found is not None:
             return found
-        client.knows(*(yield from read_group_fence()))
+        if again:
+            client.knows(*(yield from read_group_fence()))
+    if kind != COMMIT:
+        return None
     # It has left the window, so it is published, and may be archived by now.
     completion = yield from completion_of(client.names, instant)
     return GroupDecision(0, 0, COMMIT, instant, completion or None)
