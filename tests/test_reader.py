@@ -37,6 +37,7 @@ from lockkit.sinks import silent
 from lockkit.stores import Store
 from lockkit.table import (
     FENCE_KEY,
+    Table,
     TableConfig,
     avro_schema,
     begin,
@@ -552,6 +553,19 @@ def test_a_filter_a_column_or_an_instant_that_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(TableError, match=why):
         read_table(sample(store), **how)
+
+
+@pytest.mark.parametrize("values", [[1.5], [1.5, 2.5], [None], []])
+@pytest.mark.parametrize("given", [("c", "!=", 1.5), ("c", "not in", [1.5])])
+def test_a_row_of_nan_is_unequal_to_any_value_whatever_else_is_in_its_row_group(
+    tmp_path: Path, values: list[Any], given: Any
+) -> None:
+    """A row group's statistics leave NaN out."""
+    with Table.create(f"file://{tmp_path}/t", record_key="id", buckets=1) as table:
+        values = [*values, float("nan")]
+        table.append(pa.table({"id": [*map(str, range(len(values)))], "c": values}))
+        found = table.read(filters=[given])["c"].to_pylist()
+    assert str(found) == str([each for each in values if each not in (1.5, None)])
 
 
 def test_a_null_meets_no_filter_as_in_sql(store: Store) -> None:

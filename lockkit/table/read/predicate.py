@@ -43,6 +43,9 @@ def as_filters(filters: object) -> tuple[Filter, ...]:
     return found
 
 
+UNEQUAL = ("!=", "not in")
+
+
 def expression(filters: Sequence[Filter], schema: pa.Schema) -> pc.Expression | None:
     """All filters as one expression; `TableError` for a filter that makes no sense.
 

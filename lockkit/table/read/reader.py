@@ -43,6 +43,7 @@ from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.predicate import (
     READ_OPTIMIZED,
     SNAPSHOT,
+    UNEQUAL,
     Filter,
     as_filters,
     expression,
@@ -72,6 +73,8 @@ class Scan:
     """How many commits the snapshot has, which shows the older one of two snapshots."""
     filtered: tuple[str, ...] = ()
     """The columns that `where` names; none: any column."""
+    meets_nan: bool = False
+    """`where` may hold for NaN, which the statistics of a row group leave out."""
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -217,6 +220,8 @@ def plan_scan(
     return Scan(
         tuple(each for each in slices if may_hold(each.partition)),
         schema, tuple(columns), condition, snapshot.covered.count, tuple(filtered),
+        any(each[1].lower() in UNEQUAL and pa.types.is_floating(schema.field(each[0]).type)
+            for each in filters),
     )  # fmt: skip
 
 
@@ -345,15 +350,17 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
         stored = {each.name: each.type for each in fragment.physical_schema}
         wider = {each.name: stored[each.name] for each in schema if each.name in stored
                  and is_promoted(stored[each.name], each.type)}  # fmt: skip
+        late = bool(wider) or wanted.meets_nan
         if wider:  # these are converted as Hudi does, before the rows are filtered
             schema = pa.schema([(each.name, wider.get(each.name, each.type)) for each in schema])
+        if late:
             columns, where = wanted.needed, None
         scanner = fragment.scanner(
             schema=schema, columns=list(columns), filter=where, batch_size=BATCH_ROWS,
             batch_readahead=1, fragment_scan_options=lean, use_threads=False,
         )  # fmt: skip
         for batch in scanner.to_batches():
-            if not wider:
+            if not late:
                 yield from [batch] if batch.num_rows else ()
                 continue
             kinds = [wanted.schema.field(name).type for name in columns]
