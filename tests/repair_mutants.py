@@ -40,6 +40,7 @@ from lockkit.table.format.timeline import (
 )
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.failed import roll_back_held
+from lockkit.table.occ.held import LockReads, look
 from lockkit.table.occ.liveness import end
 from lockkit.table.occ.rollback import _files_of, roll_back
 from lockkit.table.occ.transaction import TakenInstant, Transaction, first_file, is_ours
@@ -55,6 +56,10 @@ nothing, yes, gone = answering(None), answering(True), answering("gone")
 
 def no_lanes(newest: str, wall_ms: int, _action: str, lead_ms: int = 0, *_: Any) -> int:
     return max(_after(newest, wall_ms) + lead_ms, wall_ms)
+
+
+def looked_once(reads: LockReads, _claiming: bool) -> Procedure[None]:
+    reads.found = reads.found or (yield from look(reads.known, ""))
 
 
 def given_up_by_name(taken: TakenInstant, _now: Any = None, paths: Any = ()) -> Procedure[None]:
@@ -234,6 +239,9 @@ HUDI_REPAIRS: dict[str, dict[str, Any]] = {
     },
     "beside Hudi the lock is released before every clock has passed the instant": {
         "committing.wait_out": nothing,
+    },
+    "beside Hudi a look before the lock is free counts as one under it": {
+        "held.LockReads.prefetch": looked_once,
     },
 }
 PLACES: dict[str, tuple[SimScenario, dict[str, Any]]] = {

@@ -105,7 +105,7 @@ ORDER = {
         "liveness heartbeat locks "
         "rewriting creation decide markers discarding transaction prepared news "
         "outgrown "
-        "commit committing group.mode mode "
+        "commit held committing group.mode mode "
         "publish group.refused group.ahead group.gone group.process group.waiting group.publish "
         "own_files log_rollback executions rollback failed condition concurrency "
         "nonblocking "

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from lockkit.table.services.compact import Compacted
     from lockkit.table.services.restore import Restored
     from lockkit.table.services.savepoint import Savepoint
-    from lockkit.table.writer import TableState
+    from lockkit.table.write.following import TableState
 
 
 OUTDATED_MAX = 2
@@ -150,6 +150,7 @@ class Table:
         self._known: TableCache | None = None
         self._data: Store | None = None  # for data files: the SDK may repeat their requests
         self._left: TableState | None = None  # as it was read, or as the last upsert left it
+        self._written: TableState | None = None  # what the last write of these left
         self._schema: pa.Schema | None = None
         self._schema_at = ""  # the newest commit that is known to have no other columns
         self._partitions: frozenset[str] = frozenset()

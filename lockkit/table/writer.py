@@ -23,7 +23,7 @@ from lockkit.stores import Store, open_store
 from lockkit.table.errors import RefusedRows
 from lockkit.table.format.base_file import Target, plain, refuse_unfit
 from lockkit.table.format.data_files import ATTEMPTS
-from lockkit.table.format.layout import FileGroup, TaskId, WriteStat, parse_commit
+from lockkit.table.format.layout import FileGroup, TaskId, WriteStat
 from lockkit.table.format.log_writing import refuse_unordered
 from lockkit.table.format.properties import GROUP, HUDI, TableConfig
 from lockkit.table.format.refusals import refuse_keyless, refuse_millis, refuse_sliced_write
@@ -40,15 +40,16 @@ from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.nonblocking import refuse_blocking, refuse_replacing, strategy_for
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.publish import after_commit
-from lockkit.table.occ.transaction import TableCache, Transaction
+from lockkit.table.occ.transaction import Transaction
 from lockkit.table.options import WriteOptions, known_config, refuse_another, write_options
 from lockkit.table.read.bucket_groups import refuse_other_buckets, refuse_unsaid
 from lockkit.table.read.opening import look_over, snapshot_for
-from lockkit.table.read.snapshot import Snapshot, advance
+from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.context import StoreHost
 from lockkit.table.services.upkeep import Upkeep
 from lockkit.table.write.attempt import WriteAttempt, retried
 from lockkit.table.write.contract import AttemptHeartbeat
+from lockkit.table.write.following import TableState, at_hand, state_after
 from lockkit.table.write.groups import EarlyCheck, FileBuffer, WriteTask, own_files, write_rows
 from lockkit.table.write.merge import named_columns, own_columns, refuse_other_key
 from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases, stored_keys, without
@@ -62,7 +63,6 @@ PREFETCH_ROWS_MAX = 10_000
 BEGINS_MAX = 3
 """How often one attempt begins, each time after publishing what another writer had decided."""
 Claim = Callable[[str, str], None]
-TableState = tuple[TableCache, Snapshot]
 
 
 def unclaimed(_instant: str, _attempt: str) -> None:
@@ -81,6 +81,8 @@ class TableWrite(ABC):
     emit: Emit
     extra: dict[str, str] = field(default_factory=dict)
     claim: Claim = unclaimed
+    follows: bool = False
+    """Whether this handle's last write left `found`, not a look at the table."""
     found: TableState | None = None
     """The table as this writer's last commit left it. The first attempt begins with it; another
     attempt reads the table again. Afterwards it is the table as this commit left it."""
@@ -141,7 +143,7 @@ class TableWrite(ABC):
         with self.ahead(known.config, seen) as self.buffer:
             way = attempt.write(
                 known, files, action=_action(self.requested.operation, known.config),
-                short=self.buffer is not None,
+                short=self.buffer is not None, at_hand=self._at_hand(seen),
             )  # fmt: skip
             try:
                 committed = run(way, self.store, self.clock)
@@ -154,7 +156,7 @@ class TableWrite(ABC):
             if self.requested.early or known.config.sliced:
                 with suppress(Exception):  # leftover markers are cleaned up later
                     run(unmark(committed.instant), self.store, self.clock)
-            self.found = None if known.config.sliced else state_after(*state[0], committed)
+            self.found = state_after(*state[0], committed)
             self.upkeep.after_commit(state[0][0].covered.count + 1, before=before)
         return committed
 
@@ -191,6 +193,12 @@ class TableWrite(ABC):
         upserts = ("upsert", "insert", "bulk_insert") if config.merged else ("upsert",)
         finds = self.requested.operation in ("delete", *upserts)
         return self.requested.everywhere and finds and config.partition_by is not None
+
+    def _at_hand(self, seen: Snapshot) -> frozenset[str] | None:
+        of = self.requested
+        if not self.follows or self.buffer is None or of.early or of.nonblocking:
+            return None
+        return None if self.everywhere(seen.config) else at_hand(of.operation, self.buffer, seen)
 
     def only_logs(self, config: TableConfig) -> bool:
         """Whether a new file group begins with a log file, as in Hudi with a bucket index."""
@@ -290,18 +298,6 @@ class TableWrite(ABC):
         )  # fmt: skip
 
 
-def state_after(snapshot: Snapshot, prepared: Prepared, committed: Committed) -> TableState:
-    """A writer's view of the table after its commit, which began with `snapshot`."""
-    began, covered = prepared.transaction, snapshot.covered
-    key = prepared.names.completed(prepared.instant, began.action, committed.completion)
-    mine = parse_commit(prepared.instant, key, prepared.body)
-    after = replace(
-        advance(snapshot, [mine]), covered=replace(covered, later=covered.later | {mine.instant})
-    )
-    newest = max(began.taken.known.newest, began.timeline.latest, mine.instant)
-    return replace(began.taken.known, horizon=covered.horizon, newest=newest), after
-
-
 def _action(operation: str, config: TableConfig) -> str:
     replaces = operation == "delete_partition" or operation.startswith("insert_overwrite")
     return "replacecommit" if replaces else config.action
@@ -328,7 +324,7 @@ class ArrowWrite(TableWrite):
 
     @contextmanager
     def ahead(self, config: TableConfig, seen: Snapshot) -> Iterator[FileBuffer | None]:
-        own = own_files(self.store) if config.commit == GROUP else None
+        own = own_files(self.store) if config.commit == GROUP or config.mode == HUDI else None
         small = self.rows.num_rows <= PREFETCH_ROWS_MAX
         with closing(FileBuffer(self.data, self.clock, early=small)) as buffer:
             if self.merges(config) and small:
@@ -392,8 +388,9 @@ def rewrite_by(
         write = ArrowWrite(
             rows=rows, data=table._data, requested=requested, url=table.url, store=table.store,
             upkeep=table._upkeep, clock=table.clock, emit=table.emit, found=table._left,
+            follows=table._left is not None and table._left is table._written,
         )  # fmt: skip
         try:
             return write.whole()
         finally:
-            table._left = write.found
+            table._left = table._written = write.found

@@ -167,8 +167,8 @@ class UnfencedService:
 
     mode = OptimisticConcurrency.mode
 
-    def hold(self) -> Any:
-        return self.concurrency_control.hold()
+    def hold(self, beside: Callable[[bool], None] | None = None) -> Any:
+        return self.concurrency_control.hold(beside)
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Any, emit: Emit = silent, *,

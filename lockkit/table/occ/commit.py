@@ -61,12 +61,12 @@ class StateChange:
     """A held lock or mutex: the guard of a state change's decision, and the check of the lease.
 
     `believe` raises `LockLost` once the lease or the turn is over. Call `published` after the
-    commit.
+    commit; it returns true if the lock is released from then on, while the caller continues.
     """
 
     guard: Guard
     believe: Callable[[], None] = trust
-    published: Callable[[], None] = trust
+    published: Callable[[], bool | None] = trust
 
 
 First = Callable[[StateChange], Procedure[None]]

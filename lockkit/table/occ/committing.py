@@ -7,15 +7,15 @@ this module hold another lock, or none.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from lockkit.errors import StoreError, Unanswered
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Sleep, WallMs
-from lockkit.runtime.proven import all_of, create, read
+from lockkit.runtime.proven import create, read
 from lockkit.table.errors import CommitUnknown, TableBlocked
-from lockkit.table.format.properties import FENCED, TableConfig, recheck_config
-from lockkit.table.format.property_keys import BLOCK_KEY
-from lockkit.table.format.timeline import instant_ms, load_timeline
+from lockkit.table.format.properties import FENCED
+from lockkit.table.format.timeline import instant_ms
 from lockkit.table.occ.commit import (
     Committed,
     EpochGuard,
@@ -35,6 +35,7 @@ from lockkit.table.occ.commit import (
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.decide import completed_key, completion_time
 from lockkit.table.occ.fence import CLOSED, COMMIT, Decided, FenceRead, read_fence
+from lockkit.table.occ.held import TableNow, look, with_request
 from lockkit.table.occ.news import CommitProgress, news_listed, taken_back
 from lockkit.table.occ.prepared import Prepared
 
@@ -48,6 +49,7 @@ def commit(
     believe: Callable[[], None] = trust,
     fence: bool | None = None,
     strategy: ConflictStrategy = SIMPLE,
+    table: TableNow | None = None,
 ) -> Procedure[Committed]:
     """Publish, while holding the lock.
 
@@ -59,13 +61,14 @@ def commit(
     :param fence: None: by the table's mode. False: only create-if-absent of `T.commit`, as in Hudi;
         then the commit of a writer that was paused too long is accepted.
     :param strategy: what counts as a conflict with another commit.
+    :param table: without a fence, what was read since the lock is held, if not all is to be read.
     :raises CommitConflict, LockLost: it is not, and never will be, visible.
     :raises CommitUnknown: the outcome is not known yet.
     :raises TableError, StoreError: it was not committed.
     """
     fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
     if not fenced:
-        way = _commit_unfenced(prepared, guard, believe, strategy)
+        way = _commit_unfenced(prepared, guard, believe, strategy, table)
         return (yield from reported(prepared, guard, way))
     decision = yield from decide(prepared, guard, believe=believe, strategy=strategy)
     return (yield from complete(decision))
@@ -94,17 +97,19 @@ def commit_alone(
 
 
 def _commit_unfenced(
-    prepared: Prepared, guard: Guard, believe: Callable[[], None], strategy: ConflictStrategy
-) -> Procedure[Committed]:
+    prepared: Prepared, guard: Guard, believe: Callable[[], None], strategy: ConflictStrategy,
+    table: TableNow | None,
+) -> Procedure[Committed]:  # fmt: skip
     """List, check, publish: safe only while the lock really excludes all other writers."""
     transaction = prepared.transaction
-    now, config, seen, blocked = yield from all_of([
-        load_timeline(prepared.names, after=transaction.covered.listed_after),
-        recheck_config(transaction.config, transaction.taken.known.config_version),
-        read_fence(), _is_blocked(transaction.config),
-    ])  # fmt: skip
+    if table is None or prepared.sent_as:  # what was sent may have been completed
+        table = yield from look(transaction.taken.known, transaction.covered.listed_after)
+    else:
+        now = with_request(table.timeline, transaction.taken, inflight=True)
+        table = replace(table, timeline=now)
+    now, config = table.timeline, table.config
     if transaction.config.mode != FENCED:
-        refuse_open(seen)
+        refuse_open(table.fence)
     work = CommitProgress(prepared, strategy)
     found = yield from news_listed(work, now)
     landed = found.mine
@@ -114,7 +119,7 @@ def _commit_unfenced(
         judge(work, found)
         if transaction.action == "compaction":
             yield from _refuse_begun_again(prepared)
-        if config.metadata or config.unblocked or not blocked:
+        if config.metadata or config.unblocked or not table.blocked:
             from lockkit.table.occ.rewriting import keep_metadata_off  # rarely on
             yield from keep_metadata_off(config, believe)
         nothing = FenceRead(None, None)
@@ -146,13 +151,6 @@ def _commit_unfenced(
         )  # fmt: skip
     yield Note("published", {"instant": prepared.instant, "epoch": guard.epoch})
     return Committed(prepared.instant, guard.epoch, 1, (), landed.completion)
-
-
-def _is_blocked(config: TableConfig) -> Procedure[bool]:
-    """Whether Hudi is kept from making its metadata table; a switch-off of Hudi's removes that."""
-    if config.mode == FENCED or config.version == 6:
-        return True
-    return isinstance((yield from read(BLOCK_KEY)), Found)
 
 
 def _refuse_begun_again(compaction: Prepared) -> Procedure[None]:

@@ -54,8 +54,10 @@ class SingleWriter:
         self._mutex = threading.Lock()
 
     @contextmanager
-    def hold(self) -> Iterator[StateChange]:
+    def hold(self, beside: Callable[[bool], None] | None = None) -> Iterator[StateChange]:
         with self._mutex:
+            if beside is not None:
+                beside(True)
             yield StateChange(EpochGuard(0))
 
     def publish(
@@ -87,9 +89,12 @@ class OptimisticConcurrency:
         self._mutex = threading.Lock()  # a lock handle has one holder, so its threads queue here
 
     @contextmanager
-    def hold(self) -> Iterator[StateChange]:
-        """Raises `LockBusy`. A failed release does not fail a block that succeeded."""
-        with self._mutex, held(self.lock) as published:
+    def hold(self, beside: Callable[[bool], None] | None = None) -> Iterator[StateChange]:
+        """Raises `LockBusy`. A failed release does not fail a block that succeeded.
+
+        `beside` reads what counts as read under the lock (`Lock.acquire`).
+        """
+        with self._mutex, held(self.lock, beside) as published:
             yield StateChange(guard_of(self.lock), self.lock.assert_held, published)
 
     def publish(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
@@ -12,7 +13,7 @@ from lockkit.stores import Store
 from lockkit.table.occ.commit import Committed, First, Guard, StateChange
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.prepared import Prepared
-from lockkit.table.occ.publish import Prefetcher
+from lockkit.table.occ.publish import Scout
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class CommitLock(Protocol):
 
     def run(self, way: Procedure[T]) -> Procedure[T]: ...
 
-    def acquire(self, scout: Prefetcher | None) -> Procedure[None]: ...
+    def acquire(self, scout: Scout | None) -> Procedure[None]: ...
 
     def rise_above(self, epoch: int) -> Procedure[None]: ...
 
@@ -46,7 +47,9 @@ class ConcurrencyControl(Protocol):
     @property
     def mode(self) -> str: ...
 
-    def hold(self) -> AbstractContextManager[StateChange]: ...
+    def hold(
+        self, beside: Callable[[bool], None] | None = None
+    ) -> AbstractContextManager[StateChange]: ...
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError
@@ -200,26 +200,42 @@ def _emit_kept(emit: Emit, kept: list[tuple[str, dict[str, Any]]] | None) -> Non
 
 
 @contextmanager
-def held(lock: LockHandle) -> Iterator[Callable[[], None]]:
-    """As `with lock`; once the block has called the given function, the release cannot fail it."""
-    done = False
+def held(
+    lock: LockHandle, beside: Callable[[bool], None] | None = None
+) -> Iterator[Callable[[], bool]]:
+    """As `with lock`; once the block has called the given function, the release cannot fail it.
 
-    def mark_committed() -> None:
+    The table's own lock is released from then on, while the block continues.
+    """
+    done, letting_go, own = False, _ReleaseThread(lock), isinstance(lock, Lock)
+
+    def mark_committed() -> bool:
         nonlocal done
         done = True
         lock.mark_committed()
+        if own:
+            letting_go.begin()
+            letting_go.go()
+        return own
 
     acquired = False
     try:
-        acquired = lock.acquire(timeout=lock.acquire_timeout)
+        if isinstance(lock, Lock):
+            acquired = lock.acquire(timeout=lock.acquire_timeout, beside=beside)
+        else:
+            acquired = lock.acquire(timeout=lock.acquire_timeout)
         if not acquired:
             raise lock.busy_error()
+        if beside is not None and not own:
+            beside(True)
         yield mark_committed
-        if done:
-            _let_go(lock)
-        else:
+        letting_go.end()
+        if not done:
             lock.release()
+        elif letting_go.ident is None:
+            _let_go(lock)
     except BaseException as error:
+        letting_go.end()
         release_after(lock, error, acquired)
         raise
 
@@ -257,7 +273,7 @@ class _LockCommit:
         yield from ()
         return run(way, self._store, self._clock, self._emit)
 
-    def acquire(self, scout: Prefetcher | None) -> Procedure[None]:
+    def acquire(self, scout: Scout | None) -> Procedure[None]:
         yield from ()
 
         def beside(claiming: bool) -> None:
@@ -328,6 +344,12 @@ def _let_go(lock: LockHandle) -> None:
         lock.release()
     except Exception:  # noqa: BLE001 - denied, closed, lost: the commit stands, and the lease ends
         return
+
+
+class Scout(Protocol):
+    """Reads in parallel with the lock's requests (`Lock.acquire`)."""
+
+    def prefetch(self, claiming: bool) -> Procedure[None]: ...
 
 
 @dataclass(slots=True)

@@ -249,12 +249,12 @@ def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:
 
 
 def survey(
-    taken: TakenInstant, met: dict[str, int] | None = None
+    taken: TakenInstant, met: dict[str, int] | None = None, listed: Timeline | None = None
 ) -> Procedure[tuple[Transaction | None, Timeline]]:
     """The state of the table now that the instant is taken; no transaction if it is useless.
 
-    With `met` (group commit), the listing waits for what is decided and not yet published, and for
-    an earlier overwrite (`give_way`).
+    `listed` is used in place of a listing. With `met` (group commit), the listing waits for what is
+    decided and not yet published, and for an earlier overwrite (`give_way`).
 
     An instant is useless
     - if a later instant is completed (`Timeline.latest`): a rewrite must sort after every slice
@@ -271,7 +271,7 @@ def survey(
     if met is not None:
         from lockkit.table.occ.group.tail import list_in_turn
         way = list_in_turn(taken.names, taken.instant, taken.action, after, met)
-    now = yield from way
+    now = listed or (yield from way)
     if taken.known.newest and not now.completed:
         yield from recheck_config(taken.known.config, taken.known.config_version)
     if horizon and horizon not in now.completed:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lockkit.table.occ.contract import ConcurrencyControl
     from lockkit.table.occ.group.client import GroupClient
     from lockkit.table.occ.heartbeat import Heartbeat
+    from lockkit.table.occ.publish import Scout
     from lockkit.table.occ.rollback import RollbackRefused, RolledBack
     from lockkit.table.write.contract import AttemptHost
 
@@ -119,9 +120,17 @@ class StoreHost:
         with self.context.taking_an_instant(config):
             return (yield from block())
 
-    def hold(self, block: Callable[[AttemptHost, StateChange], Procedure[T]]) -> Procedure[T]:
+    def hold(
+        self, block: Callable[[AttemptHost, StateChange], Procedure[T]], scout: Scout | None = None
+    ) -> Procedure[T]:
         context = self.context
-        with deferred(context.emit) as later, context.concurrency_control.hold() as held:
+
+        def beside(claiming: bool) -> None:
+            assert scout is not None
+            run(scout.prefetch(claiming), context.store, context.clock)
+
+        holding = context.concurrency_control.hold(beside if scout else None)
+        with deferred(context.emit) as later, holding as held:
             return (yield from block(StoreHost(replace(context, emit=later), self.rules), held))
 
     def in_group(self, *, rewrites: bool = False) -> Any:

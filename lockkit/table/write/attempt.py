@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockkit.clock import Clock, back_off_s
 from lockkit.errors import LockBusy, LockLost, StoreError, TableError
@@ -32,6 +32,7 @@ from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction,
 from lockkit.table.write.append import NewRows, prepare_append
 
 if TYPE_CHECKING:
+    from lockkit.table.occ.held import TableNow
     from lockkit.table.write.contract import AttemptHeartbeat, AttemptHost, Files
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 10.0
@@ -86,12 +87,17 @@ class WriteAttempt:
     def write(
         self, known: TableCache, files: Files, *, action: str = "commit", plan: bytes = b"",
         short: bool = False, anew: Planner | None = None,
+        at_hand: frozenset[str] | None = None,
     ) -> Procedure[Committed | None]:  # fmt: skip
         """Begin, write `files` on the table as it then is, and commit; None if there are none.
 
+        `at_hand` are the commits after which `files` has nothing to read. Beside Hudi, if no other
+        commit is there once the lock is held, it is held until the commit.
         With `short`, its heartbeat begins only once it takes long, unless Hudi writes too. `anew`
         looks and plans again, under the lock if there is one when the instant is taken; None: no.
         """
+        if at_hand is not None and known.config.mode == HUDI:
+            return (yield from self._acknowledged(self._write_short(known, files, action, at_hand)))
         short = short and known.config.mode == FENCED
         way = self._write(known, files, action, plan, short, anew)
         return (yield from self._acknowledged(way))
@@ -107,21 +113,63 @@ class WriteAttempt:
     def _append_under_lock(
         self, host: AttemptHost, held: StateChange, known: TableCache, new: NewRows
     ) -> Procedure[Committed]:
+        prepared = yield from self._prepare_append(host, known, new)
+        return (yield from self._commit_under_lock(host, held, prepared))
+
+    def _commit_under_lock(
+        self, host: AttemptHost, held: StateChange, prepared: Prepared,
+        table: TableNow | None = None,
+    ) -> Procedure[Committed]:  # fmt: skip
         from lockkit.table.occ.committing import commit
 
-        prepared = yield from self._prepare_append(host, known, new)
+        heart = self._heart
+        assert heart is not None
         self._first = yield from host.run(self.before_commit(prepared))
+        table = table if self._first is None else None
         yield from host.run(self._do_first(held))
+
+        def believe() -> None:
+            held.believe()
+            heart.assert_alive()
 
         def once() -> Procedure[Committed]:
             return host.run(commit(
-                prepared, held.guard, believe=held.believe, strategy=self.strategy
+                prepared, held.guard, believe=believe, strategy=self.strategy, table=table
             ))  # fmt: skip
 
         with note_if_interrupted(prepared):
             committed = yield from settled(once, prepared, _stays_open)
-            held.published()
+            releases = held.published()
+        if releases:  # meanwhile
+            yield from self._finish(committed)
         return committed
+
+    def _write_short(
+        self, known: TableCache, files: Files, action: str, at_hand: frozenset[str]
+    ) -> Procedure[Committed | None]:
+        from lockkit.table.occ.committing import wait_out
+        from lockkit.table.occ.held import FromListing, LockReads
+
+        reads = LockReads(known)
+
+        def begins(
+            host: AttemptHost, held: StateChange
+        ) -> Procedure[Transaction | Committed | None]:
+            """A transaction that is to go on without the lock; else the commit, or None."""
+            table = reads.found
+            way = None if table is None else FromListing(table.timeline)
+            began = yield from self._begin(host, known, action=action, way=way)
+            if table is None or not at_hand.issuperset(table.timeline.commits):
+                yield from host.run(wait_out(began.instant))
+                return began
+            return (yield from self._written(
+                began, files, lambda prepared: self._commit_under_lock(host, held, prepared, table)
+            ))  # fmt: skip
+
+        done = yield from self.host.hold(begins, reads)
+        if isinstance(done, Transaction):
+            return (yield from self._written(done, files, self._publish))
+        return done
 
     def _prepare_append(
         self, host: AttemptHost, known: TableCache, new: NewRows
@@ -143,16 +191,11 @@ class WriteAttempt:
                     return None
                 known, plan = found
             # Hudi's s3a creates a requested file without a condition: two could have one instant.
-            way = begin(
-                known, action=action, plan=plan, trying=self._tries,
+            transaction = yield from self._begin(
+                host, known, action=action, plan=plan,
                 began=self._begins_quietly if short else None,
                 way=host.in_group(rewrites=True) if short and grouped else None,
             )  # fmt: skip
-            transaction = yield from host.run(way)
-            host.own.add(transaction.instant)
-            self._taken = transaction.taken
-            if self._heart is None:
-                self._heart = yield from host.beat(transaction.taken)
             if known.config.mode == HUDI:
                 from lockkit.table.occ.committing import wait_out  # only where Hudi writes too
                 yield from host.run(wait_out(transaction.instant))
@@ -161,12 +204,26 @@ class WriteAttempt:
         transaction = yield from host.take_instant(known.config, take)
         if transaction is None:
             return None
+        return (yield from self._written(transaction, files, self._publish))
+
+    def _begin(self, host: AttemptHost, known: TableCache, **how: Any) -> Procedure[Transaction]:
+        transaction = yield from host.run(begin(known, trying=self._tries, **how))
+        host.own.add(transaction.instant)
+        self._taken = transaction.taken
+        if self._heart is None:
+            self._heart = yield from host.beat(transaction.taken)
+        return transaction
+
+    def _written(
+        self, began: Transaction, files: Files,
+        publish: Callable[[Prepared], Procedure[Committed]],
+    ) -> Procedure[Committed | None]:  # fmt: skip
         assert self._heart is not None
         self._paths = None
-        if is_begun(transaction.taken):
-            yield from host.run(begin_files(transaction.taken))
-        self.prepared = yield from files(transaction, self._heart)
-        return None if self.prepared is None else (yield from self._publish(self.prepared))
+        if is_begun(began.taken):
+            yield from self.host.run(begin_files(began.taken))
+        self.prepared = yield from files(began, self._heart)
+        return None if self.prepared is None else (yield from publish(self.prepared))
 
     # --- its instant -----------------------------------------------------------------------------
 
@@ -211,11 +268,15 @@ class WriteAttempt:
         finally:
             if self._taken is not None:
                 self.host.own.discard(self._taken.instant)
-        with after_commit(committed), suppress(Exception):  # otherwise the heartbeat expires
-            assert self._heart is not None
-            self._heart.stop()
-            yield from self._heart.finished()
+        yield from self._finish(committed)
         return committed
+
+    def _finish(self, committed: Committed) -> Procedure[None]:
+        heart, self._heart = self._heart, None
+        if heart is not None:
+            with after_commit(committed), suppress(Exception):  # otherwise the heartbeat expires
+                heart.stop()
+                yield from heart.finished()
 
     def _publish(self, prepared: Prepared) -> Procedure[Committed]:
         assert self._heart is not None

@@ -10,6 +10,7 @@ from lockkit.table.format.properties import TableConfig
 from lockkit.table.occ.commit import Committed, First, StateChange
 from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.prepared import Prepared
+from lockkit.table.occ.publish import Scout
 from lockkit.table.occ.transaction import TakenInstant, Transaction
 
 T = TypeVar("T")
@@ -65,9 +66,12 @@ class AttemptHost(Protocol):
     def take_instant(self, config: TableConfig, block: Callable[[], Procedure[T]]) -> Procedure[T]:
         """Carry out `block`, under the lock where Hudi writes too."""
 
-    def hold(self, block: Callable[[AttemptHost, StateChange], Procedure[T]]) -> Procedure[T]:
+    def hold(
+        self, block: Callable[[AttemptHost, StateChange], Procedure[T]], scout: Scout | None = None
+    ) -> Procedure[T]:
         """Carry out `block` while holding the turn: on the host that it is given, which defers
-        events between a decision and its acknowledgement. Raises `LockBusy`."""
+        events between a decision and its acknowledgement. `scout` reads with each claim. Raises
+        `LockBusy`."""
 
     def in_group(self, *, rewrites: bool = False) -> Any:
         """With group commit: how an append, or an upsert or delete, takes its instant and lists."""

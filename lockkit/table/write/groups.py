@@ -98,17 +98,21 @@ class FileBuffer:
         self._pool = ThreadPoolExecutor(PREFETCHED_MAX)
         self._fetches: dict[str, Future[BinaryIO]] = {}
         self._room, self._turn = UNSENT_BYTES_MAX, threading.Lock()
+        self.at_hand = False
+        """Whether all that `prefetch` was to fetch is here without a request."""
 
     def prefetch(self, slices: Iterable[Slice], own: OwnFiles | None = None) -> None:
         """Begin to fetch the base files of these, unless they are many or among its `own`."""
         if not self._early:
             return
         files = list(islice((e for e in slices if e.path not in self._fetches), PREFETCHED_MAX + 1))
-        for each in files if len(files) <= PREFETCHED_MAX else ():
+        self.at_hand = len(files) <= PREFETCHED_MAX
+        for each in files if self.at_hand else ():
             if (body := own.get(each) if own else None) is not None:
                 job = Future[BinaryIO]()
                 job.set_result(BytesIO(body))
             else:
+                self.at_hand = False
                 job = self._pool.submit(open_data_file, self._store, each.path, self._clock)
             self._fetches[each.path] = job
 

@@ -30,7 +30,7 @@ from lockkit.table.occ.group.client import CONTENDED_FOR, GroupClient
 from lockkit.table.occ.group.fence import parse_group_fence
 from lockkit.table.occ.group.publish import in_group, new_client, publish_behind, publish_together
 from lockkit.table.occ.prepared import Prepared
-from lockkit.table.occ.publish import Prefetcher, publish_under
+from lockkit.table.occ.publish import Scout, publish_under
 from lockkit.table.occ.transaction import TakenInstant
 from lockkit.table.write.contract import AttemptHost
 from lockkit.table.write.groups import OwnFiles
@@ -117,15 +117,19 @@ class SimHost:
             return block()
         return self.hold(lambda _host, _held: block())
 
-    def hold(self, block: Callable[[AttemptHost, StateChange], Procedure[T]]) -> Procedure[T]:
+    def hold(
+        self, block: Callable[[AttemptHost, StateChange], Procedure[T]], scout: Scout | None = None
+    ) -> Procedure[T]:
         hold = SimCommitLock(self.table, self.session)
         if self.table.config.commit == GROUP:
             return (yield from block(self, StateChange(EpochGuard(0))))
         if self.table.at_rest or not self.table.locked:
+            if scout is not None:
+                yield from scout.prefetch(True)
             seen = yield from read_fence()
             held = StateChange(EpochGuard(seen.fence.epoch if seen.fence else 0))
             return (yield from block(self, held))
-        yield from hold.acquire(None)
+        yield from hold.acquire(scout)
         try:
             result = yield from block(self, StateChange(hold.guard, hold.believe, trust))
         except (GeneratorExit, Violated):
@@ -275,7 +279,7 @@ class SimCommitLock:
     def run(self, way: Procedure[T]) -> Procedure[T]:
         return way
 
-    def acquire(self, scout: Prefetcher | None) -> Procedure[None]:
+    def acquire(self, scout: Scout | None) -> Procedure[None]:
         """Raises `LockBusy` after the waiter's timeout."""
         yield from self.leave(None)
         beside = partial(_beside, self.session, scout)
@@ -303,7 +307,7 @@ def _lost(why: str) -> LockLost:
 
 
 def _beside(
-    session: LeaseSession, scout: Prefetcher | None, procedure: Procedure[bool]
+    session: LeaseSession, scout: Scout | None, procedure: Procedure[bool]
 ) -> Procedure[bool]:
     """The lock's requests, with the scout's reads in parallel to each look and each claim."""
 

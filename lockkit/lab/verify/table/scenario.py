@@ -83,6 +83,7 @@ STEADY = 0.6
 MEETS = 0.3
 SLOW = 0.3
 """How often Hudi's clocks differ by more than Hudi allows, in the scenario `hudi-table`."""
+HOLDS = 0.6
 CUT_OFF, CUT_OFF_OFTEN = 0.1, 0.5
 INTERRUPTS, PLANS_STALL = 0.3, 0.5
 CLUSTERS_BESIDE, BESIDE, SLEEPS_MS = 4, "C", 15_000.0
@@ -115,6 +116,8 @@ class TableRun(SeedRun):
     """How many clusterings may begin beside a decision that is still on its way."""
     warm: bool = False
     """Whether a writer continues from its own last commit without reading the table again."""
+    holds: bool = False
+    """In mode hudi: whether such a write holds the lock from its instant to its commit."""
     hints: random.Random | None = None
     """With group commit: a busy client forgets now and then that it has met others."""
     steady: bool = False
@@ -331,6 +334,7 @@ def _set_up(
         run.warm |= run.steady
         run.meets = run.steady and random.Random(f"table meets {seed}").random() < MEETS
     if play == HUDI:
+        run.holds = run.warm and random.Random(f"table holds {seed}").random() < HOLDS
         beside = random.Random(f"table hudi {seed}")
         run.foreign = beside.choice((1, 1, 2)) if only or beside.random() < 0.5 else 0
         if only and beside.random() < SLOW:

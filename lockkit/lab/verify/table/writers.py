@@ -32,8 +32,8 @@ from lockkit.table.write.append import NewRows
 from lockkit.table.write.attempt import WriteAttempt
 from lockkit.table.write.batch import StreamBatch
 from lockkit.table.write.contract import AttemptHeartbeat
+from lockkit.table.write.following import TableState, state_after
 from lockkit.table.write.withdrawal import changes_nothing
-from lockkit.table.writer import TableState, state_after
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
@@ -203,7 +203,11 @@ class SimWriter:
 
         attempt = self._attempt()
         try:
-            committed = yield from attempt.write(known, files, action=action, short=warm)
+            holds = left is not None and self.run.holds and action != "replacecommit"
+            committed = yield from attempt.write(
+                known, files, action=action, short=warm,
+                at_hand=seen.covered.later if holds else None,
+            )  # fmt: skip
         except LateInstant as late:
             newest = max(known.newest, late.instant)
             self.left = (replace(known, newest=newest), seen) if warm else None

@@ -1,0 +1,105 @@
+"""What a short write beside Hudi reads while it acquires the lock, and then needs not read again.
+
+It holds the lock from its instant to its commit. Until then nobody else completes a commit or
+changes the properties or the fence, so what was read with the claim stands.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from lockkit.errors import StoreError, TableError
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of, read
+from lockkit.table.errors import TableChanged
+from lockkit.table.format.properties import FENCED, TableConfig, recheck_config
+from lockkit.table.format.property_keys import BLOCK_KEY
+from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.occ import transaction
+from lockkit.table.occ.covered import CheckedHorizon
+from lockkit.table.occ.fence import FenceRead, read_fence
+from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class TableNow:
+    """All that a commit without a fence checks."""
+
+    timeline: Timeline
+    config: TableConfig
+    fence: FenceRead
+    blocked: bool
+    """Whether Hudi is kept from making its metadata table; a switch-off of Hudi's removes that."""
+
+
+def look(known: TableCache, after: str) -> Procedure[TableNow]:
+    """Read it, all at once; raises `TableChanged` if the properties are other ones."""
+    return TableNow(*(yield from all_of([
+        load_timeline(known.config.names, after=after),
+        recheck_config(known.config, known.config_version), read_fence(), _is_blocked(known.config),
+    ])))  # fmt: skip
+
+
+def _is_blocked(config: TableConfig) -> Procedure[bool]:
+    if config.mode == FENCED or config.version == 6:
+        return True
+    return isinstance((yield from read(BLOCK_KEY)), Found)
+
+
+@dataclass(slots=True)
+class LockReads:
+    """Reads the table with each claim of the lock (`Lock.acquire`)."""
+
+    known: TableCache
+    found: TableNow | None = None
+    """What was read with the latest claim, the one that was granted; None: nothing that counts."""
+
+    def prefetch(self, claiming: bool) -> Procedure[None]:
+        self.found = None
+        if claiming:
+            with suppress(TableError, StoreError):  # the write reads again, and reports it
+                after = CheckedHorizon(self.known.horizon).listed_after
+                self.found = yield from look(self.known, after)
+
+
+@dataclass(frozen=True, slots=True)
+class FromListing:
+    """How an instant is taken under the lock if the timeline was listed with the claim."""
+
+    now: Timeline
+
+    def take(self, known: TableCache, **how: Any) -> Procedure[TakenInstant]:
+        newest = max(known.newest, self.now.latest)
+        return transaction.take(replace(known, newest=newest), **how)
+
+    def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
+        """No listing. Before version 8 Hudi takes its instants without the lock: there one comes
+        beside the files."""
+        now = with_request(self.now, taken)
+        began, _ = yield from transaction.survey(taken, listed=now)
+        if began is not None and taken.names.layout == 1:
+            began = replace(began, beside=partial(refuse_taken_twice, taken))
+        return began, now
+
+
+def with_request(now: Timeline, taken: TakenInstant, *, inflight: bool = False) -> Timeline:
+    """The listing with this instant, which was requested since."""
+    place = taken.instant, taken.action
+    begun = {taken.instant} if inflight else set()
+    return replace(
+        now, pending={**now.pending, taken.instant: taken.action},
+        first={**now.first, place: taken.version}, inflight=now.inflight | begun,
+    )  # fmt: skip
+
+
+def refuse_taken_twice(taken: TakenInstant) -> Procedure[None]:
+    """Raise if another writer's request is at this instant; Hudi's may be over ours."""
+    after = CheckedHorizon(taken.known.horizon).listed_after
+    now = yield from load_timeline(taken.names, after=after)
+    if taken.instant in now.doubled or (yield from taken.own_version(now)) is None:
+        why = "is another writer's, too, or was rolled back as a dead one's; nothing was committed"
+        raise TableChanged(taken.instant, why, "try again")

@@ -1,0 +1,230 @@
+"""Short writes beside Hudi: from a handle's second write on, the lock is held until the commit.
+
+Then the table is read once, with the claim of the lock. Judged by a dictionary and by hudi-rs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deaths import AtRequest, Died, Mortal, Send
+from test_savepoints import COW, MOR, OPTIONS, Model, by_hudi_rs, contents, made, rows
+
+from lockkit.clock import Clock
+from lockkit.errors import LockBusy
+from lockkit.lab.server import Emulator
+from lockkit.runtime import run
+from lockkit.table import Table
+from lockkit.table.errors import HeartbeatExpired, TableChanged
+from lockkit.table.format.timeline import V6
+from lockkit.table.occ.heartbeat import Heartbeat
+from lockkit.table.occ.held import LockReads
+from lockkit.table.write import groups
+from lockkit.table.write.groups import own_files
+
+KINDS = [(6, COW), (9, COW), (9, MOR)]
+REQUESTS_MAX = 60
+EAGER = OPTIONS | {"hoodie.write.concurrency.mode": "single_writer",
+                   "hoodie.cleaner.policy.failed.writes": "EAGER"}  # fmt: skip
+BEFORE = {"k0": 2, "k1": 1, "k2": 1}
+pytestmark = pytest.mark.timeout(600)
+of_each_kind = pytest.mark.parametrize(("version", "kind"), KINDS)
+
+
+@contextmanager
+def warm(place: Path, version: int, kind: str) -> Iterator[Table]:
+    """A handle whose next write is short."""
+    with made(place, version, "hudi", kind=kind) as table:
+        table.upsert(rows("k0", "k1", "k2", v=1))
+        table.upsert(rows("k0", v=2))
+        assert contents(table.read()) == BEFORE
+        yield table
+
+
+@contextmanager
+def through(table: Table, store: Any) -> Iterator[None]:
+    """It sends the requests of the table, and none of the lock's; it has the handle's own files."""
+    right = table.store
+    groups._OF_STORE[store] = own_files(right)
+    table.store = store
+    try:
+        yield
+    finally:
+        table.store = right
+
+
+@of_each_kind
+def test_ten_rows_take_twelve_requests(version: int, kind: str) -> None:
+    how = {"version": version, "mode": "hudi", "table_type": kind, "index": "BUCKET", "buckets": 1,
+           "record_key": "id", "options": OPTIONS}  # fmt: skip
+    sent = []
+    with Emulator() as server, Table.create(
+        "s3://lake/t", endpoint=server.s3, **how  # type: ignore[arg-type]
+    ) as table:
+        for v in range(5):
+            since = len(server.requests())
+            table.upsert(rows(*(f"k{n}" for n in range(10)), v=v))
+            sent.append(len(server.requests()) - since)
+    assert sent[2:] == [12, 12, 12], sent
+
+
+@of_each_kind
+def test_after_a_commit_of_another_writer_it_reads_the_table_and_holds_the_lock_no_longer(
+    tmp_path: Path, version: int, kind: str
+) -> None:
+    def holds() -> bool:
+        """Whether the next upsert holds the lock while its inflight file is written."""
+        found = list[bool]()
+
+        def looks(send: Send) -> Any:
+            with Table(table.url, options=OPTIONS) as other:
+                found.append(other.lock.locked())
+            return send()
+
+        with through(table, AtRequest(table.store, begins, looks)):
+            table.upsert(rows("k0", v=9))
+        return found == [True]
+
+    with warm(tmp_path, version, kind) as table:
+        assert holds() and holds()
+        with Table(table.url, options=OPTIONS) as other:
+            other.upsert(rows("k0", "k3", v=5))
+        assert not holds() and holds()
+        assert contents(table.read()) == BEFORE | {"k0": 9, "k3": 5} == by_hudi_rs(tmp_path)
+
+
+def begins(name: str, key: Any) -> bool:
+    return name == "put" and str(key).endswith(".inflight")
+
+
+def every(step: int, of: Callable[[int], bool]) -> None:
+    """Call `of` with 0, `step`, ... until it is false."""
+    for most in range(0, REQUESTS_MAX, step):
+        if not of(most):
+            return
+    raise AssertionError(f"it had more than {REQUESTS_MAX} requests")
+
+
+at_each_step = pytest.mark.parametrize(("version", "kind", "step"), [
+    (9, COW, 5), *(pytest.param(*each, 1, marks=pytest.mark.soak) for each in KINDS),
+])  # fmt: skip
+
+
+@at_each_step
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_process_that_dies_at_any_request_leaves_all_rows_or_none_and_blocks_nobody(
+    tmp_path: Path, version: int, kind: str, sent: bool, step: int
+) -> None:
+    def dies(most: int) -> bool:
+        place = tmp_path / str(most)
+        with warm(place, version, kind) as table:
+            mortal = Mortal(table.store, most, sent=sent)
+            with through(table, mortal), pytest.MonkeyPatch.context() as patched:
+                patched.setattr(table.lock, "release", lambda: None)  # its lease is left
+                with suppress(Died):
+                    table.upsert(rows("k1", "k4", v=7))
+        goes_on(place, version, BEFORE | {"k1": 7, "k4": 7})
+        return mortal.struck
+
+    every(step, dies)
+
+
+def goes_on(place: Path, version: int, committed: Model) -> None:
+    """Others find all of the rows or none, roll the dead one back, and write."""
+    (place / ".hoodie/.locks/table_lock.json").unlink(missing_ok=True)  # its lease has ended
+    with Table(place.as_uri(), options=EAGER) as other:
+        found = contents(other.read())
+        assert found in (BEFORE, committed)
+        other.upsert(rows("k2", v=8))
+        other.roll_back_dead()
+        assert contents(other.read()) == found | {"k2": 8} == by_hudi_rs(place)
+    shutil.rmtree(place)
+
+
+@at_each_step
+def test_another_writer_at_any_request_waits_and_no_row_is_lost(
+    tmp_path: Path, version: int, kind: str, step: int
+) -> None:
+    def meanwhile(most: int) -> bool:
+        place, left, busy = tmp_path / str(most), [most], list[bool]()
+
+        def due(_name: str, _key: Any) -> bool:
+            left[0] -= 1
+            return left[0] == -1
+
+        def acts(send: Send) -> Any:
+            with Table(table.url, options=OPTIONS, lock={"acquire_timeout": 0.0}) as other:
+                try:
+                    other.upsert(rows("k1", "k5", v=6))
+                    busy.append(False)
+                except LockBusy:
+                    busy.append(True)
+            return send()
+
+        with warm(place, version, kind) as table:
+            at = AtRequest(table.store, due, acts)
+            with through(table, at):
+                table.upsert(rows("k0", v=7), retries=2)
+            expected = BEFORE | {"k0": 7} | ({} if all(busy) else {"k1": 6, "k5": 6})
+            assert contents(table.read()) == expected == by_hudi_rs(place)
+        shutil.rmtree(place)
+        return at.struck
+
+    every(step, meanwhile)
+
+
+def test_what_is_read_with_a_claim_that_is_not_the_last_does_not_count(tmp_path: Path) -> None:
+    with warm(tmp_path, 9, COW) as table:
+        reads = LockReads(table._open())
+        run(reads.prefetch(True), table.store, Clock())
+        assert reads.found is not None
+        before = reads.found.timeline.commits
+        table.upsert(rows("k0", v=3))
+        run(reads.prefetch(False), table.store, Clock())
+        assert reads.found is None
+        run(reads.prefetch(True), table.store, Clock())
+        assert reads.found is not None and len(reads.found.timeline.commits) == len(before) + 1
+
+
+def test_a_writer_whose_heartbeat_expires_under_the_lock_does_not_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = list[str]()
+
+    def alive(heart: Heartbeat) -> None:
+        if begun:
+            raise HeartbeatExpired(heart.instant, "it slept")
+
+    def sent(send: Send) -> Any:
+        begun.append("")
+        return send()
+
+    with warm(tmp_path, 9, COW) as table:
+        monkeypatch.setattr(Heartbeat, "assert_alive", alive)
+        at = AtRequest(table.store, begins, sent)
+        with through(table, at), pytest.raises(HeartbeatExpired):
+            table.upsert(rows("k0", v=7))
+        assert contents(table.read()) == BEFORE == by_hudi_rs(tmp_path)
+
+
+def test_before_version_8_a_request_that_hudi_wrote_over_ours_refuses_the_write(
+    tmp_path: Path
+) -> None:
+    """Hudi before 1.0 takes its instants without the lock, and through S3A without a condition."""
+    def taken_twice(send: Send) -> Any:
+        (newest,) = [e.key for e in right.list(".hoodie/2") if e.key.endswith(".requested")
+                     and not right.list(V6.inflight(e.key[8:25], "commit"))]  # fmt: skip
+        (tmp_path / newest).write_bytes(b"")
+        return send()
+
+    with warm(tmp_path, 6, COW) as table:
+        right = table.store
+        at = AtRequest(right, begins, taken_twice)
+        with through(table, at), pytest.raises(TableChanged, match="is another writer's, too"):
+            table.upsert(rows("k0", v=7))
+        assert contents(table.read()) == BEFORE == by_hudi_rs(tmp_path)
