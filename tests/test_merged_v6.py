@@ -235,6 +235,21 @@ def ends(*_: Any) -> Iterator[Any]:
     yield
 
 
+def test_increments_name_the_pending_instant_behind_which_they_stop(table: Table) -> None:
+    _, before = table.changes()
+    planned = table.compact(mode="schedule")
+    assert planned is not None and table.changes(before.end)[1].held_back is None
+    dead = dies(table, "k03")
+    write(table, 1, "k09")
+    rows, waits = table.changes(before.end)
+    assert rows.num_rows == 0 and waits.held_back is not None
+    assert waits.held_back.instant == dead
+    roll_back(table, dead)
+    rows, goes_on = table.changes(before.end)
+    assert rows["id"].to_pylist() == ["k09"]
+    assert goes_on.held_back is None
+
+
 def roll_back(table: Table, instant: str) -> None:
     service = table._upkeep.service
     done = service.context.roll_back(service.inspect().known, instant)

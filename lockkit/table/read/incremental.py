@@ -91,9 +91,11 @@ def load_increment(
         known_instant(end)
     opened = yield from open_table()
     if opened.config.sliced:
-        from lockkit.table.read.listed import list_increment
+        from lockkit.table.read.listed import list_increment, writing
 
-        return (yield from list_increment(start, end))
+        found = yield from list_increment(start, end)
+        held = yield from held_back(opened.config.names, writing(opened.now), start, end)
+        return replace(found, held_back=held)
     if opened.config.names.layout == 1:
         found = yield from _by_instant(opened, start, end, settled)
     else:

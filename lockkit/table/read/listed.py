@@ -39,6 +39,7 @@ from lockkit.table.format.layout import (
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.readable import ReadableTable, load_readable
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
+from lockkit.table.occ.condition import first_pending
 from lockkit.table.occ.covered import CheckedHorizon, has_archived
 from lockkit.table.occ.failed import service_plans
 from lockkit.table.read.incremental import Increment
@@ -312,7 +313,7 @@ def list_increment(start: str = "", end: str | None = None) -> Procedure[Increme
         )
     if start or end:
         warn_local(found.table)
-    before = "~" if found.now.completion else _first_writing(found.now, start)
+    before = "~" if found.now.completion else first_pending(writing(found.now), start)
     counted = [(found.order(each), each) for each in found.commits if each < before]
     until = max((at for at, _ in counted if end is None or at <= end), default="")
     if not until and end and (yield from listing(found.table.config.archive_prefix)):
@@ -340,10 +341,10 @@ def list_increment(start: str = "", end: str | None = None) -> Procedure[Increme
     return Increment(start, until, snapshot, slices, names)
 
 
-def _first_writing(now: Timeline, after: str) -> str:
-    """The first pending instant that may add rows; a compaction or clustering only moves them."""
-    return min((each for each, action in now.pending.items()
-                if action in COMMITS and each > after), default="~")  # fmt: skip
+def writing(now: Timeline) -> Timeline:
+    """Of what is pending, what may add rows; a compaction or clustering only moves them."""
+    pending = {each: action for each, action in now.pending.items() if action in COMMITS}
+    return replace(now, pending=pending)
 
 
 def _archived_after(found: Listed, start: str, until: str, *, all_of: bool) -> Procedure[list[str]]:
