@@ -57,8 +57,7 @@ from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, deferred
 from lockkit.table.occ.transaction import Transaction
 
-CONFIG_EVERY_MS = 10_000
-"""How often a client reads the table's properties again."""
+CONFIG_EVERY_MS = 10_000  # how often a client reads the table's properties again
 OWNER_PATIENCE_S = 0.5
 """After so long an owner publishes what another client has decided and not published."""
 
