@@ -168,9 +168,11 @@ if BY_CODE:
 #
 # ## In production
 #
-# Put `with Lock("s3://bucket/table", ttl_s=60) as lock:` around the commit and leave the fence on:
-# it is the default for tables that only lockkit writes. Apache Hudi's writers use the same lock,
-# but not the fence. `lockkit lock show s3://bucket/table` shows who holds a lock, and since when.
+# A table that only lockkit writes has the fence by default. If the table is copy-on-write, its
+# commits take no lock (notebook 17); here they do, as for merge-on-read tables. Put
+# `with Lock("s3://bucket/table", ttl_s=60) as lock:` around other work, and attach
+# `lock.fence.epoch` to its writes. Apache Hudi's writers use the same lock, but not the fence.
+# `lockkit lock show s3://bucket/table` shows who holds a lock, and since when.
 
 # %% [markdown] tags=["not-in-app"]
 # ## Your turn

@@ -162,7 +162,8 @@ one step. That write is the moment of commit. Creating the completed file afterw
 commit visible, and any writer can do that for a writer that died.
 
 The fence also contains what the latest commits wrote, so the check needs no listing. An uncontended
-append takes ten requests. Many of them run in parallel: at most five follow one another.
+append takes ten requests here. Many of them run in parallel: at most five follow one another. By
+default several writers decide together (notebook 17), and such an append takes four.
 """)
 
 # %% [markdown]
