@@ -54,6 +54,7 @@ from lockkit.table.occ.group.fence import (
 )
 from lockkit.table.occ.group.offer import PATIENCE_MAX, offered_as, take_turn
 from lockkit.table.occ.group.view import look, offered, open_offers
+from lockkit.table.write import append
 
 T1, T2 = "20260101000000001", "20260101000000002"
 HOW: dict[str, Any] = {"record_key": "id", "partition_by": "region", "commit": "group"}
@@ -447,6 +448,24 @@ def test_columns_of_two_writers_do_not_shrink_the_table(url: str) -> None:
     with Table(url) as table:
         assert "note" in table.read().column_names
     assert values(url) == dict.fromkeys("abc", 0)
+
+
+@pytest.mark.parametrize("lead_ms", [0, append.GROWTH_LEAD_MS])
+def test_a_column_that_is_added_while_another_handle_appends_is_the_tables(
+    url: str, monkeypatch: pytest.MonkeyPatch, lead_ms: int
+) -> None:
+    """Readers take the columns of the newest instant, and the other one began later."""
+    monkeypatch.setattr(append, "GROWTH_LEAD_MS", lead_ms)
+    monkeypatch.setattr(group_ahead, "SPREAD_MAX_MS", 1)
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a"))
+        other.append(rows("b"))
+        before_fence(one, lambda: other.append(rows("c")))
+        one.append(rows("d").append_column("note", pa.array(["x"])))
+    with Table(url) as table:
+        assert table.read(columns=["note"], filters=[("id", "=", "d")])["note"].to_pylist() == ["x"]
+        table.append(rows("e"))
+    assert values(url) == judged(url) == dict.fromkeys("abcde", 0)
 
 
 def test_table_show_names_the_last_decision(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,9 @@ from lockkit.table.occ.transaction import (
     overtaken,
 )
 
+GROWTH_LEAD_MS = 1_000
+"""With group commit a commit that adds columns is refused once a later instant is committed."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewRows:
@@ -57,9 +60,10 @@ def prepare_append(
     instants. Raises `CommitConflict` if another writer's columns do not fit these, `TableError`,
     `StoreError`.
     """
+    least_ms = GROWTH_LEAD_MS if new.grows and new.way is not None else 0
     for tries in range(OVERTAKEN_MAX):
         taken = yield from (new.way or transaction).take(
-            known, action=known.config.action, lead_ms=lead_ms(tries), trying=trying
+            known, action=known.config.action, lead_ms=max(lead_ms(tries), least_ms), trying=trying
         )
         yield from began(taken)
         files = new.files(taken.target)

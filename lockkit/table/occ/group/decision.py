@@ -147,10 +147,13 @@ def seen_until(fence: GroupFence, is_seen: Callable[[str], bool]) -> int:
 
 
 def is_late(fence: GroupFence, offer: Offer, timely: Collection[str]) -> bool:
-    """Whether a reader of increments may have passed this instant.
+    """Whether a reader of increments may have passed this instant, or would not see its columns:
+    readers take the columns of the newest instant.
 
     `timely` are the instants that a listing showed pending, with no later one completed.
     """
+    if offer.grows_schema and offer.schema != fence.schema and offer.instant < fence.newest:
+        return True
     return not (fence.newest < offer.instant or offer.reserved or offer.instant in timely)
 
 
