@@ -14,10 +14,12 @@ from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.stores import open_store
+from lockkit.stores.local import LocalStore
 from lockkit.table import Table
 from lockkit.table.errors import RefusedOption
-from lockkit.table.format.properties import GROUP, PROPERTIES_KEY, SERIAL, load_config
+from lockkit.table.format.properties import GROUP, HUDI, PROPERTIES_KEY, SERIAL, load_config
 from lockkit.table.occ.conflict import BUCKET
+from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.options import new_config, refuse_another, write_options
 from lockkit.table.services.upkeep import NoLockTaken
 
@@ -119,6 +121,7 @@ def test_a_lock_that_is_an_argument_and_no_commit_takes_is_warned_of(
     ({"commit": SERIAL}, {"commit": GROUP}, "for serial commits"),
     ({"version": 6}, {}, "for group commit in table version 6"),
     ({}, {"table_type": "MERGE_ON_READ"}, "for group commit in table version 9"),
+    ({}, {"mode": HUDI}, "for group commit"), ({"commit": SERIAL}, {"mode": HUDI}, "for serial"),
 ])  # fmt: skip
 def test_a_table_whose_maker_died_after_its_fence_is_made_in_that_way_or_refused(
     tmp_path: Path, first: dict[str, Any], then: dict[str, Any], found: str
@@ -128,10 +131,32 @@ def test_a_table_whose_maker_died_after_its_fence_is_made_in_that_way_or_refused
     Table.create(url, record_key="id", **first).close()
     (tmp_path / "t" / PROPERTIES_KEY).unlink()
     if found not in (GROUP, SERIAL):
-        with pytest.raises(TableError, match=f"{found}: its maker"):
+        with pytest.raises(TableError, match=found):
             Table.create(url, record_key="id", **then)
         return
     with Table.create(url, record_key="id", **then) as table:
         table.append(ROWS)
         assert table.read().num_rows == ROWS.num_rows
     assert commit_of(url) == found
+
+
+@pytest.mark.parametrize("commit", [GROUP, SERIAL])
+def test_a_maker_whose_table_another_one_has_made_in_the_mode_hudi_leaves_it_no_fence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: str
+) -> None:
+    """Nobody could write it: the fence of a table in that mode is closed, or there is none."""
+    url, made = f"file://{tmp_path}/t", LocalStore.put
+
+    def put(store: LocalStore, key: str, *args: Any) -> Any:
+        if key == FENCE_KEY:
+            monkeypatch.undo()
+            Table.create(url, record_key="id", mode=HUDI).close()
+        return made(store, key, *args)
+
+    monkeypatch.setattr(LocalStore, "put", put)
+    with pytest.raises(RefusedOption, match="a different table is there, with mode='hudi'"):
+        Table.create(url, record_key="id", commit=commit)
+    assert not (tmp_path / "t" / FENCE_KEY).exists()
+    with Table(url) as table:
+        table.append(ROWS)
+        assert table.read().num_rows == 1

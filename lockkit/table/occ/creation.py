@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from lockkit.errors import TableError
 from lockkit.lock.creation_check import prove_creation
-from lockkit.protocol.outcome import Found
+from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Procedure, Unique
-from lockkit.runtime.proven import create, read
+from lockkit.runtime.proven import create, delete, read
 from lockkit.table.errors import RefusedOption
 from lockkit.table.format.properties import (
     FENCED,
@@ -26,7 +26,15 @@ from lockkit.table.format.property_keys import (
     parse_properties,
 )
 from lockkit.table.format.schema import META_COLUMNS
-from lockkit.table.occ.fence import FENCE_KEY, format_fence, is_grouped, opened
+from lockkit.table.occ.fence import (
+    CLOSED,
+    FENCE_BYTES_MAX,
+    FENCE_KEY,
+    format_fence,
+    is_grouped,
+    opened,
+    parse_fence,
+)
 
 CREATED = "created with the table"
 """The attempt of a table's first fence: concurrent creators of a table write the same fence."""
@@ -51,22 +59,28 @@ def create_table(config: TableConfig, *, either: bool = False) -> Procedure[Tabl
         case Found(body, _):
             return _the_same(config, body, either)
     yield from prove_creation(PROPERTIES_KEY)
+    made: Version = ""
     if config.mode == FENCED:
-        config = yield from _with_fence(config, either)
-    elif config.version > 6:
-        from lockkit.table.occ.rewriting import block_metadata
-        yield from block_metadata()
+        config, made = yield from _with_fence(config, either)
+    else:
+        yield from _without_fence()
+        if config.version > 6:
+            from lockkit.table.occ.rewriting import block_metadata
+            yield from block_metadata()
     match (yield from create(PROPERTIES_KEY, format_properties(to_properties(config)))):
         case Found(body, _):
+            if made and from_properties(parse_properties(body)).mode != FENCED:
+                yield from delete(FENCE_KEY, made)  # that table has none
             return _the_same(config, body, either)
         case _version:
             return config
 
 
-def _with_fence(config: TableConfig, either: bool) -> Procedure[TableConfig]:
-    """The config, once the fence is there; with `either`, in the way of one that is there already.
+def _with_fence(config: TableConfig, either: bool) -> Procedure[tuple[TableConfig, Version]]:
+    """The config, once the fence is there, and the version of the fence that this made.
 
-    Its maker is at work, or has died before it wrote the properties.
+    With `either`, the config takes the way of a fence that is there already: its maker is at work,
+    or has died before it wrote the properties.
     """
     first = format_fence(opened(0, CREATED, whole=True))
     if config.commit == GROUP:
@@ -74,7 +88,7 @@ def _with_fence(config: TableConfig, either: bool) -> Procedure[TableConfig]:
         first = first_fence(CREATED, (yield Unique()), config.version)
     there = yield from create(FENCE_KEY, first)
     if not isinstance(there, Found):
-        return config
+        return config, there
     grouped = is_grouped(there.body)
     if either and not config.merged:
         config = replace(config, commit=GROUP if grouped else SERIAL)
@@ -83,18 +97,31 @@ def _with_fence(config: TableConfig, either: bool) -> Procedure[TableConfig]:
         from lockkit.table.occ.group.fence import parse_group_fence
         six = parse_group_fence(there.body).completion is None
     if grouped != (config.commit == GROUP) or (grouped and six != (config.version == 6)):
-        kind = f"group commit in table version {6 if six else 9}" if grouped else "serial commits"
-        raise TableError(
-            FENCE_KEY, f"is there, for {kind}: its maker makes this table, or has died before that",
-            "open the table once it is there; if its maker died, make it in that way, or delete "
-            "this object",
-        )  # fmt: skip
-    return config
+        raise _made_by_another(f"group commit in table version {6 if six else 9}" if grouped
+                               else "serial commits")  # fmt: skip
+    return config, ""
+
+
+def _without_fence() -> Procedure[None]:
+    """Raise `TableError` if another maker's fence is there: a table in the mode `hudi` has none."""
+    found = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
+    if isinstance(found, Found):
+        grouped = is_grouped(found.body)
+        if grouped or parse_fence(found.body).head.kind != CLOSED:
+            raise _made_by_another("group commit" if grouped else "serial commits")
+
+
+def _made_by_another(kind: str) -> TableError:
+    return TableError(
+        FENCE_KEY, f"is there, for {kind}: its maker makes this table, or has died before that",
+        "open the table once it is there; if its maker died, make it in that way, or delete this "
+        "object",
+    )  # fmt: skip
 
 
 def _the_same(config: TableConfig, body: bytes, either: bool) -> TableConfig:
     there = from_properties(parse_properties(body))
-    if either and there.mode == config.mode:
+    if either and there.mode == config.mode and not config.merged:
         config = replace(config, commit=there.commit)
     if there != config:
         names = [name for name, each in TableConfig.__dataclass_fields__.items()
