@@ -326,9 +326,8 @@ def _under_way(instant: str, now: Timeline) -> frozenset[str]:
 
 
 def _entry_of(client: GroupClient, instant: str, kind: str) -> Procedure[GroupDecision | None]:
-    """The decision; None for a refusal that has left the window.
-
-    A tombstone may be listed beside the fence from before that decision.
+    """The decision; None for a refusal that has left the window. A tombstone may be listed beside
+    the fence from before that decision.
     """
     for again in (True, False):
         assert client.known is not None
