@@ -364,6 +364,7 @@ def test_a_writer_whose_own_last_commit_is_not_published_yet_is_not_among_others
         for each in run(listing(names_at(url).folder + mine.instant), table.store, Clock()):
             if each.key.endswith(".commit"):
                 run(delete(each.key), table.store, Clock())
+        client.proven.clear()
         client.timeline = None
         client.ahead.clear()
         table.append(rows("c"))

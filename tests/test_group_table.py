@@ -56,7 +56,7 @@ from lockkit.table.occ.group.offer import PATIENCE_MAX, offered_as, take_turn
 from lockkit.table.occ.group.view import look, offered, open_offers
 from lockkit.table.write import append
 
-T1, T2 = "20260101000000001", "20260101000000002"
+T1, T2, T3 = "20260101000000001", "20260101000000002", "20260101000000003"
 HOW: dict[str, Any] = {"record_key": "id", "partition_by": "region", "commit": "group"}
 VERSIONS = (9, 6)
 
@@ -388,18 +388,18 @@ def test_a_writer_that_waits_for_the_owner_of_an_older_offer_does_not_read_the_o
         names = names_at(url)
         store, client = table.store, GroupClient(names=names)
         older = Offer(T1, 0, table=run(read_group_fence(), store, Clock())[0].table)
-        for each in (older, replace(older, instant=T2)):
+        for each in (older, replace(older, instant=T2), replace(older, instant=T3)):
             key, body = offered_as(names, each)
             files = {key: body, names.inflight(each.instant): b"{}"}
             run(prove_data(files), store, Clock())
         view = run(look(client), store, Clock())
-        mine = GroupWrite(T2, "mine", 0, frozenset(), table=older.table)
+        mine = GroupWrite(T3, "mine", 0, frozenset(), table=older.table)
         asked.clear()
         assert run(take_turn(client, view, mine, 0), store, Clock()) == ""
         assert not [each for each in asked if each.endswith(".offer")], asked
         assert run(take_turn(client, view, mine, PATIENCE_MAX), store, Clock()) == "commit"
         assert f"get {names.folder}{T1}.offer" in asked
-    assert [each.instant for each in client.known.window] == [T1, T2] if client.known else False
+    assert client.known and [each.instant for each in client.known.window] == [T1, T2, T3]
 
 
 def test_what_was_read_and_is_no_offer_is_not_read_again(url: str) -> None:

@@ -44,8 +44,9 @@ from lockkit.table.format.timeline import (
     parse_timeline,
 )
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
-from lockkit.table.occ.group.ahead import GroupAppend, behind_ms, spread_ms
+from lockkit.table.occ.group.ahead import SPREAD_MAX_MS, GroupAppend, behind_ms, spread_ms
 from lockkit.table.occ.group.client import (
+    LOST,
     TURNS_MAX,
     GroupClient,
     GroupWrite,
@@ -53,7 +54,16 @@ from lockkit.table.occ.group.client import (
     instant_in,
     timeline_key,
 )
-from lockkit.table.occ.group.commit import CROWD, FAST_RUN_MAX, decided
+from lockkit.table.occ.group.commit import (
+    CROWD,
+    FAST_RUN_MAX,
+    IN_VAIN,
+    decided,
+    gather,
+    gathers,
+    is_left_over,
+    loses,
+)
 from lockkit.table.occ.group.decision import (
     REFUSED,
     UNPUBLISHED_MAX,
@@ -63,6 +73,7 @@ from lockkit.table.occ.group.decision import (
     has_room,
 )
 from lockkit.table.occ.group.fence import (
+    blind_name,
     format_group_fence,
     packed,
     parse_group_fence,
@@ -72,6 +83,7 @@ from lockkit.table.occ.group.offer import (
     LATER,
     LOOK_TRIPS,
     PATIENCE_MAX,
+    SOON_MOST,
     SOONEST,
     await_decision,
     offered_as,
@@ -470,6 +482,84 @@ def test_the_first_of_several_rewrites_waits_for_the_offers_of_the_others_and_de
     made = parse_group_fence(replaced.value.args[0])
     together = {each.instant for each in made.window} >= {T(8), T(16)}
     assert together == (not blind and bool(lately or later))
+
+
+def test_a_rewrite_that_waited_in_vain_waits_for_nobody_in_its_next_ones() -> None:
+    """The other writer's requests take longer than its waits, or that writer is gone."""
+    client = client_of(fence_of(()))
+    client.trip_ms, client.contended, client.names = 60, 4, V6
+    begun = frozenset(timeline_key(V6, each, "requested") for each in (T(8), T(16)))
+    listed = Listing(ListEntry(each, 1, "v") for each in sorted(begun))
+    assert client.known is not None
+    view = GroupView(client.known, "v1", {}, begun)
+    mine = GroupWrite(T(8), "mine", 0, frozenset(), body=BODY, table="t", later=frozenset({T(16)}))
+    assert gathers(client, view, mine)
+    answers = {List: listed, WallMs: instant_ms(T(8)), Parallel: [listed]}
+    carried_out(gather(client, view, mine), lambda request: answers[type(request)])
+    assert [gathers(client, view, mine) for _ in range(IN_VAIN + 1)] == [False] * IN_VAIN + [True]
+
+
+def test_the_owner_of_the_second_oldest_offer_waits_no_longer_for_that_of_the_oldest() -> None:
+    client = client_of(fence_of(()))
+    client.names = V9
+    keys = {timeline_key(V9, each, "requested") for each in (T(1), T(2), T(3))}
+    keys |= {V9.folder + blind_name(Offer(each, 0, blind=True, table="t", sha256=digest(BODY)))
+             for each in (T(1), T(2), T(3))}  # fmt: skip
+    assert client.known is not None
+    view = GroupView(client.known, "v1", {}, frozenset(keys))
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, Put):
+            raise InterruptedError(request.key)
+        return {Get: NotModified(0), WallMs: instant_ms(T(8)), Unique: "a"}[type(request)]
+
+    def turn_of(instant: str) -> Any:
+        mine = GroupWrite(instant, "mine", 0, frozenset(), body=BODY, table="t")
+        return carried_out(take_turn(client, view, mine, 0), answer)
+
+    for first in (T(1), T(2)):
+        with pytest.raises(InterruptedError, match=FENCE_KEY):
+            turn_of(first)
+    assert turn_of(T(3))[0] == ""
+
+
+def test_a_far_writer_takes_its_instant_further_ahead() -> None:
+    client = client_of(fence_of(()))
+    client.contended, client.place_ms = 4, 0
+    ahead = []
+    for trip_ms in (60, 240):
+        for _ in range(9):
+            client.took(0, trip_ms)
+        done, _ = carried_out(spread_ms(client, ""), lambda _: 128 * 10_000)
+        ahead.append(done)
+    assert ahead == [0, 2 * (240 - SPREAD_MAX_MS)]
+
+
+def test_a_rewrite_does_not_wait_for_the_owner_of_an_offer_that_is_old() -> None:
+    client = client_of(fence_of(()))
+    client.trip_ms = 60
+    mine = GroupWrite(T(1_000), "mine", 0, frozenset())
+    ages = {(each, offered): is_left_over(client, mine, T(each), offered)
+            for each in (700, 800) for offered in (False, True)}  # fmt: skip
+    assert [each for each, found in ages.items() if found] == [(700, True)]
+
+
+def test_an_append_that_lost_the_fence_twice_to_one_other_writer_is_offered_beside() -> None:
+    client = client_of(fence_of(()))
+    client.contended = 4
+    mine = GroupWrite(T(8), "mine", 0, frozenset(), blind=True, earlier=frozenset({T(1)}))
+    for client.lost, expected in ((LOST - 1, False), (LOST, True)):
+        assert loses(client, mine) == expected
+    crowd = replace(mine, earlier=frozenset({T(1), T(2)}))
+    assert not loses(client, crowd) and not loses(client, replace(mine, blind=False))
+    decided_one = Found(format_group_fence(fence_of(decisions(1))), "v2")
+    before = client.soon_trips
+    carried_out(await_decision(client, T(1), (1.0,), (), loses=True), lambda _: NotModified(0))
+    assert before < client.soon_trips < SOON_MOST
+    for _ in range(99):
+        way = await_decision(client, T(1), (1.0,), (), loses=True)
+        carried_out(way, lambda _: decided_one)
+    assert client.soon_trips == 0
 
 
 def test_an_upsert_learns_when_to_look_first_whether_it_is_decided() -> None:

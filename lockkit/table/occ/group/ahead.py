@@ -275,6 +275,10 @@ def spread_ms(client: GroupClient, newest: str) -> Procedure[int]:
     reserve the same instant. So each writer keeps its place within a period of about a round trip:
     once no two writers have the same place, their instants differ. A commit takes longer than the
     period, so instants do not run ahead of the clocks.
+
+    A writer whose round trips are longer than that period takes its instant further ahead: its
+    listing is answered one and a half of its round trips later, and by then the commits of nearer
+    writers would have passed the instant. Its commit takes longer than that, too.
     """
     if not client.contended:
         return 0
@@ -283,7 +287,8 @@ def spread_ms(client: GroupClient, newest: str) -> Procedure[int]:
     period_ms = 1 << (min(SPREAD_MAX_MS, client.trip_ms * 5 // 4).bit_length() - 1)
     wall_ms: int = yield WallMs()
     least_ms = max(wall_ms, instant_ms(newest) + 1 if newest else 0)
-    return (client.place_ms - least_ms) % period_ms
+    far_ms = 2 * max(0, client.near_ms - SPREAD_MAX_MS)
+    return far_ms + (client.place_ms - least_ms) % period_ms
 
 
 def behind_ms(client: GroupClient, newest: str, spread: int) -> Procedure[int]:

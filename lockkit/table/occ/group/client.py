@@ -39,6 +39,8 @@ FOLLOWS_MS = 2_000
 TRIP_LEAST_MS, TRIP_MOST_MS = 5, 500
 INSTANT_DIGITS = 17
 CONTENDED_FOR = 4
+LOST = 2
+"""An append that lost the fence so often in a row is offered beside its next replacement."""
 
 
 def groups_of(body: bytes) -> frozenset[FileGroup]:
@@ -80,6 +82,14 @@ class GroupClient:
     passed one that listed beside its files."""
     contended: int = 0
     """For so many more commits it expects other clients to replace the fence."""
+    in_vain: int = 0
+    """For how many more rewrites it does not wait for the offers of others (`gather`)."""
+    lost: int = 0
+    """How many of its appends in a row have lost the fence to another client."""
+    soon_trips: float = 0.5
+    """An append that mostly loses the fence first looks so many round trips after its offer."""
+    near_ms: int = 0
+    """The shortest of its latest round trips; `trip_ms` may have waited for a processor."""
     trip_ms: int = TRIP_LEAST_MS
     """How long the last round trip took."""
     wins: int = 0
@@ -166,6 +176,7 @@ class GroupClient:
     def took(self, sent_ms: int, until_ms: int) -> None:
         """A round trip took this long."""
         self.trip_ms = min(TRIP_MOST_MS, max(TRIP_LEAST_MS, until_ms - sent_ms))
+        self.near_ms = min(self.trip_ms, self.near_ms * 3 // 2 + 8)
 
     def saw(self, table: str, published: Iterable[int]) -> None:
         """The outcome files of these decisions exist.

@@ -16,6 +16,7 @@ from lockkit.table.format.timeline import instant_ms, instant_of
 from lockkit.table.occ.fence import NO_INSTANT
 from lockkit.table.occ.group.client import (
     CONTENDED_FOR,
+    LOST,
     GroupClient,
     GroupWrite,
     decision_in,
@@ -36,9 +37,14 @@ CROWD, CROWD_TRIPS = 4, 2
 nor offered, one of them mostly comes first."""
 GATHER_TRIPS = (2.5, 0.5)
 """The first of several rewrites waits so long for the offers of the others, and once more."""
+IN_VAIN = 8
+"""After it has waited for an offer that did not come, it does not wait in so many commits: that
+writer's requests take longer, or it is gone."""
 LATELY_TRIPS, MOST = 8, 0.8
 """It expects this part of the rewrites that were decided, of instants that began within so many
 round trips."""
+FAR_TRIPS = 4
+"""A rewrite does not wait for the owner of an offer whose instant is earlier by so many."""
 FAST_RUN_MAX = 4
 """After so many commits without a listing a writer lists, and decides what others offered."""
 
@@ -135,6 +141,7 @@ def decided(
                 client.beside = offer_beside(client, write)
             won = yield from decides(client, view, others, write)
             client.wins += won
+            client.lost = 0 if won else client.lost + write.blind
             client.contended = CONTENDED_FOR if others else client.contended
             if won and (kind := decision_in(client.known, write.instant)):
                 return kind
@@ -187,6 +194,21 @@ def is_crowded(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
     return met and client.rate.is_tried(client.boot_ms())
 
 
+def is_left_over(
+    client: GroupClient, write: GroupWrite, earlier: str, offered: bool
+) -> bool:  # fmt: skip
+    """Whether an earlier instant was offered long ago: its owner is far away, or waits for another
+    one. So this commit does not wait for it, and decides it.
+    """
+    old_ms = instant_ms(write.instant) - FAR_TRIPS * client.trip_ms
+    return offered and instant_ms(earlier) < old_ms
+
+
+def loses(client: GroupClient, write: GroupWrite) -> bool:
+    """Whether an append that meets one other writer will lose the fence to it, which is nearer."""
+    return write.blind and client.contended > 0 and client.lost >= LOST and len(write.earlier) < 2
+
+
 def gathers(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
     """Whether a rewrite that is the first of those under way decides for those that began with it.
 
@@ -195,6 +217,9 @@ def gathers(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
     """
     known, met = client.known, write.later | offered_in(view)
     if write.blind or write.only or not client.contended or client.is_slow or known is None:
+        return False
+    if client.in_vain:
+        client.in_vain -= 1
         return False
     since_ms = instant_ms(write.instant) - LATELY_TRIPS * client.trip_ms
     lately = sum(each.writes != frozenset() and instant_ms(each.instant) > since_ms
@@ -212,6 +237,7 @@ def gather(client: GroupClient, view: GroupView, write: GroupWrite) -> Procedure
         write.later = (write.later | begun) - client.own - offered_in(view) - view.decided.keys()
         if not write.later:
             break
+    client.in_vain = IN_VAIN if write.later else 0
     return view
 
 

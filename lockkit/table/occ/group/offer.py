@@ -16,6 +16,7 @@ from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTA
 from lockkit.table.occ.group.client import (
     CLUSTERING,
     CONTENDED_FOR,
+    LOST,
     OVERWRITE,
     TURNS_MAX,
     GroupClient,
@@ -60,7 +61,7 @@ APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 1.5)
 An upsert's first look comes after the time that its client has learned."""
 EAGER_TRIPS = (0.5, 0.3, 0.5, 1.5)
 """When a writer looks that was idle before, once its replacement beside its offer has failed."""
-SOONER, LATER, SOONEST, LATEST = 0.15, 0.5, 1.0, 4.0
+SOONER, LATER, SOONEST, LATEST, SOON_MOST = 0.15, 0.5, 1.0, 4.0, 2.0
 """After a look that showed the decision, the next commit's first look is so many round trips
 sooner; after one that did not, so many later. The limits follow."""
 NEXT_TRIPS = 2.5
@@ -73,7 +74,9 @@ replacements."""
 FULL_TRIPS = 4
 """It looks no sooner while nothing more is decided before something is published."""
 PATIENCE_MAX = 2
-"""For so many turns a client leaves the decision to the owner of an older offer."""
+"""For so many turns at most a client leaves the decision to the owners of older offers. The owner
+of the second oldest one, if it rewrites, does so for none: while it looked, the oldest one's had
+its time."""
 
 
 def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
@@ -108,8 +111,12 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     if view is None:
         first = () if write.blind else (client.answer_trips,)
         blind = EAGER_TRIPS if write.eager else APPEND_TRIPS
+        if loses := write.eager and client.lost > LOST:
+            blind = (client.soon_trips, *EAGER_TRIPS[1:])
         trips = blind if write.blind else first + UPSERT_TRIPS
-        waits = await_decision(client, write.instant, trips, write.earlier, learns=not write.blind)
+        waits = await_decision(
+            client, write.instant, trips, write.earlier, learns=not write.blind, loses=loses
+        )
         if client.is_slow:
             waits = await_round(client, write.instant, write.earlier)
         if kind := (yield from waits):
@@ -184,7 +191,9 @@ def take_turn(client: GroupClient, view: GroupView, write: GroupWrite, turn: int
     if early_ms > ROUND_TRIPS * client.trip_ms or (client.is_slow and turn < PATIENCE_MAX):
         if older or early_ms:
             return (yield from await_round(client, write.instant, older))
-    if turn < PATIENCE_MAX and older:
+    bound = PATIENCE_MAX if write.blind or client.is_slow else len(older) - 1
+    patience = min(PATIENCE_MAX, bound)
+    if turn < patience and older:
         return (yield from await_decision(client, write.instant, LOOK_TRIPS, older))
     others = yield from open_offers(view)
     won = yield from decide_once(client, view, [write.offer(), *others], write)
@@ -198,7 +207,7 @@ def take_turn(client: GroupClient, view: GroupView, write: GroupWrite, turn: int
 
 def await_decision(
     client: GroupClient, instant: str, trips: tuple[float, ...], older: Collection[str] = (), *,
-    learns: bool = False,
+    learns: bool = False, loses: bool = False,
 ) -> Procedure[str]:  # fmt: skip
     """Read the fence after each of these round trips, until it decides this instant.
 
@@ -220,6 +229,9 @@ def await_decision(
         if learns and not looks:
             next_trips = client.answer_trips + (-SOONER if kind else LATER)
             client.answer_trips = max(SOONEST, min(LATEST, next_trips))
+        if loses and not looks:
+            next_trips = client.soon_trips + (-SOONER if kind else 2 * SOONER)
+            client.soon_trips = max(0.0, min(SOON_MOST, next_trips))
         if isinstance(found, Found):
             if kind or not left:
                 return kind  # decided, or it is this client's turn

@@ -44,7 +44,7 @@ from lockkit.table.occ.group.client import (
     schema_id,
 )
 from lockkit.table.occ.group.combine import replace_group_fence
-from lockkit.table.occ.group.commit import decided
+from lockkit.table.occ.group.commit import decided, is_left_over, loses
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
 from lockkit.table.occ.group.fence import OFFERS, read_group_fence
 from lockkit.table.occ.group.gone import confirmed, is_gone, note_gone
@@ -115,10 +115,10 @@ def publish_together(
         window = client.known.window if client.known else ()
         others = _under_way(instant, append.beside) - {each.instant for each in window}
         write.earlier = frozenset(each for each in others if each < instant)
-        write.follows = bool(write.earlier)
         offers = {each[:17] for each in append.beside.foreign if each.endswith(OFFERS)}
         later = {e for e in others if 0 < instant_ms(e) - instant_ms(instant) < FOLLOWS_MS}
         write.later = frozenset(later - offers)
+        write.follows = any(not is_left_over(client, write, e, e in offers) for e in write.earlier)
     write.follows &= write.listed
     open_ = (each for each in write.earlier - client.own if not decision_in(client.known, each))
     if write.listed and any(open_):  # what is decided may be its own, and is only not published
@@ -130,7 +130,7 @@ def publish_together(
             began = prepared.transaction
             began = replace(began, timeline=append.beside or began.timeline)
             view, write.meets = view_beside(client, listed, _keys_of(began)), listed.is_replaced
-            write.eager = append.rested and saves_time(client, write)
+            write.eager = loses(client, write) or (append.rested and saves_time(client, write))
         client.beside = beside_decision(client, prepared) if append is not None else None
         yield Note("checked", {
             "instant": instant, "epoch": 0, "covered": sorted(write.seen),
@@ -170,9 +170,7 @@ def publish_together(
 def _bury(
     client: GroupClient, instant: str, entry: GroupDecision | None
 ) -> Procedure[None]:  # fmt: skip
-    """Write the tombstone of a refused instant: then it is over. If the store fails, the next
-    client does it.
-    """
+    """Write the tombstone of a refused instant; if the store fails, the next client does it."""
     with suppress(StoreError, Unanswered):
         yield from bury(client.names, instant)
         if entry is not None and client.known is not None:
