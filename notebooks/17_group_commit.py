@@ -154,9 +154,9 @@ writer or reader can create it from the writer's own bytes.
 # %% [markdown]
 # ## In production
 #
-# * A new copy-on-write table commits in this way. Appends, upserts and deletes take no lock.
-#   *Group commit* in the documentation says what works and what does not.
-#   `Table.create(url, commit="serial")` makes a table whose commits take turns under its lock.
+# * A new copy-on-write table commits in this way: appends, upserts and deletes take no lock. *Group
+#   commit* in the documentation says what works and what does not. With `Table.create(url,
+#   commit="serial")` the commits of a table take turns under its lock.
 # * The figures above come from a simulation: requests take time, and processors take none. The page
 #   *Figures* has measured rates. They include the client's processor time, which is the limit on a
 #   fast store.
