@@ -1,7 +1,4 @@
-"""Group commit of a prepared transaction: it is decided together with others, and published later.
-
-It takes no lock; docs/concepts/group_commit.md has the rules.
-"""
+"""Group commit of a prepared transaction, without a lock; docs/concepts/group_commit.md."""
 
 from __future__ import annotations
 
