@@ -342,7 +342,7 @@ class _Painter:
             said = f"its answer ({each.status}) was lost"
             parts.append(f"no client waited for its answer ({each.status})" if each.late else said)
         if look in ("lost", "unheard", "dropped", "late"):
-            parts.append("the client cannot know whether it was applied")
+            parts.append("the client cannot know the outcome")
         parts.extend(text(part) for part in dict.fromkeys((neutral(each.why), each.fault)) if part)
         for instant, kind, owner in each.decides:
             parts.append(f"decides {text(instant)} of {text(owner) or 'someone'}: {text(kind)}")
