@@ -159,8 +159,9 @@ assert (str(save), str(direct)) == ((FATES[1], FATES[0]) if crew.spark else (SKI
 stopped.explain("""
 **Executors write, the driver commits.** Each executor merges the rows of a file group, puts the
 new file into the store, and returns one line of statistics. No reader sees these files until the
-driver publishes them, under the lock, in its own Python process. `write` returns the commit or
-raises `CommitConflict`, `LockLost` or `CommitUnknown`.
+driver publishes them in its own Python process. On this table it does so under the lock; a new
+table's commits take no lock by default (lesson 17). `write` returns the commit or raises
+`CommitConflict`, `LockLost` or `CommitUnknown`.
 
 Spark's `DataSourceWriter.commit()` runs elsewhere: in a Python worker beside Spark's JVM, possibly
 on another machine. A driver that is paused, or that has lost its lock, cannot stop that commit.

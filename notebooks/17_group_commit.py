@@ -156,7 +156,7 @@ writer or reader can create it from the writer's own bytes.
 #
 # * A new copy-on-write table commits in this way: appends, upserts and deletes take no lock. *Group
 #   commit* in the documentation says what works and what does not. With `Table.create(url,
-#   commit="serial")` the commits of a table take turns under its lock.
+#   record_key="id", commit="serial")` the commits of a table take turns under its lock.
 # * The figures above come from a simulation: requests take time, and processors take none. The page
 #   *Figures* has measured rates. They include the client's processor time, which is the limit on a
 #   fast store.

@@ -209,7 +209,9 @@ def test_a_link_that_names_no_moment_is_refused(wrong: str, says: str) -> None:
 def test_the_name_of_a_rule_alone_opens_its_first_mistake(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    opened = SeedMoment.of("#scenario=lease&seed=17&rule=claim_412&step=23")
+    link = "#scenario=lease&seed=17&rule=claim_412&step=23"
+    opened = SeedMoment.of(link)
+    assert SeedMoment.of(link[1:]) == opened, "a shell takes the rest for a comment"
     assert opened == SeedMoment("lease", 17, 23, "claim_412 lost")
     seeds = json.loads((Path(__file__).parent / "seeds.json").read_text())["mutants"]
     seed = seeds["claim_412 lost"]["seed"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from lockkit.table.format.properties import (
     to_properties,
 )
 from lockkit.table.format.property_keys import NO_PARTITION, format_properties, parse_properties
+from lockkit.table.format.readable import readable
 
 HUDI = Path(__file__).parent / "data" / "hudi"
 
@@ -196,3 +198,31 @@ def test_nothing_is_made_or_committed_while_hudi_rewrites_the_file(tmp_path: Pat
         with pytest.raises(TableError, match=r"Hudi is rewriting .*try again"):
             run(tried, store, CLOCK)
     assert [each.key for each in store.list(PROPERTIES_KEY)] == [BACKUP_KEY]
+
+
+@pytest.mark.parametrize(("precombine", "payload"), [
+    ("at", "DefaultHoodieRecordPayload"), ("", "OverwriteWithLatestAvroPayload"),
+])  # fmt: skip
+def test_a_merge_on_read_table_of_version_6_names_the_payload_class_that_hudi_0_15_merges_by(
+    precombine: str, payload: str
+) -> None:
+    """Hudi 0.15 has no default for it, and could read no log file."""
+    merged = {"version": 6, "table_type": "MERGE_ON_READ", "mode": "hudi", "commit": "serial"}
+    config = replace(CONFIG, precombine=precombine or None, **merged)  # type: ignore[arg-type]
+    keys = to_properties(config)
+    assert keys["hoodie.compaction.payload.class"].endswith(f".{payload}")
+    del keys["hoodie.compaction.payload.class"]
+    assert from_properties(keys) == config, "a table that lockkit made before is the same"
+
+
+@pytest.mark.parametrize(("version", "read"), [(9, True), (8, True), (6, False)])
+def test_a_table_whose_delete_marker_hudi_has_obeyed_is_read_and_not_written(
+    version: int, read: bool
+) -> None:
+    how = {"version": version, "table_type": "MERGE_ON_READ", "mode": "hudi"}
+    keys = to_properties(replace(CONFIG, commit="serial", **how))  # type: ignore[arg-type]
+    keys["hoodie.record.merge.property.hoodie.payload.delete.marker"] = "D"
+    with pytest.raises(TableError, match="by this rule"):
+        from_properties(keys)
+    with nullcontext() if read else pytest.raises(TableError, match="rules of their own"):
+        assert readable(keys).merged

@@ -186,8 +186,29 @@ def test_while_a_writer_is_paused_the_takeover_stays_in_the_picture() -> None:
     seen = scene(story, now_ms=story.latest_ms, **window(story, story.latest_ms))
     (stale,) = (mark["t"] for mark in seen["marks"] if mark["kind"] == "stale")
     assert seen["keep"] == stale, "what became of the commit stays for a moment"
-    ends_ms = events[back].at_ms + OUTCOME_MS + 1
-    assert scene(story, now_ms=ends_ms, **window(story, ends_ms))["keep"] is None
+    outcome_ms = next(each.at_ms for each in events[back:] if each.kind == "published")
+    for ends_ms, keep in ((outcome_ms + OUTCOME_MS, stale), (outcome_ms + OUTCOME_MS + 1, None)):
+        assert scene(story, now_ms=ends_ms, **window(story, ends_ms))["keep"] == keep
+
+
+@pytest.mark.parametrize("name", ["bad/stalled_commit_accepted", "good/stalled_commit_refused"])
+@pytest.mark.parametrize("resumed", [True, False])
+def test_a_live_picture_leaves_out_no_request_but_those_in_its_gap(
+    name: str, resumed: bool
+) -> None:
+    events = recorded(name)
+    story = HistoryModel()
+    story.add(events if resumed else events[: [each.kind for each in events].index("resumed")])
+    how, now_ms = window(story, story.latest_ms), story.latest_ms
+    every = scene(story, now_ms=now_ms, **how | {"arrows_max": 10_000})["arrows"]
+    for arrows_max in range(1, 40):
+        seen = scene(story, now_ms=now_ms, **how | {"arrows_max": arrows_max})
+        if seen["keep"] is None or seen["omitted"]:
+            continue
+        shown = [(each["lane"], *each["t"]) for each in seen["arrows"]]
+        wanted = [(each["lane"], *each["t"]) for each in every
+                  if each["t"][0] is not None and each["t"][0] >= seen["span"][0]]  # fmt: skip
+        assert not set(wanted) - set(shown), arrows_max
 
 
 def test_a_long_pause_leaves_out_what_is_between_the_takeover_and_the_newest_requests() -> None:

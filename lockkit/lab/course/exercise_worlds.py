@@ -38,8 +38,8 @@ class Acquire(Exercise):
         if holds and others:
             raise Violated("one holder", f"{node.name} and {others[0]} count on the lock at once")
         if not holds and self.KEY not in self.trial.world.memory_store.objects:
-            raise Violated("False means another client's", f"acquire() of {node.name} returned "
-                           "False, but no client has the lock")  # fmt: skip
+            why = f"acquire() of {node.name} returned False, but no client has the lock"
+            raise Violated("False: another client has the lock", why)
         self.answers[node.name] = holds
 
     def end(self) -> None:

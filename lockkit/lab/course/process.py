@@ -150,7 +150,7 @@ class Copy:
                     where = f" in line {at.tb_lineno} of its code"
             used = f"it has used {MEMORY_BYTES // 2**20:,} MB"
             said = str(error) or (used if isinstance(error, MemoryError) else "")
-            return "raises", f"{type(error).__name__}{where}: {said}"
+            return "raises", f"{type(error).__name__}{where}" + (f": {said}" if said else "")
         finally:
             self.left_s = max(setitimer(ITIMER_PROF, 0)[0], 0.001)
 

@@ -169,7 +169,8 @@ def _unusable(request: Any) -> str:
         return f"{request!r}, which is not a request"
     if kind == "Sleep":
         usable = isinstance(request.seconds, int | float) and 0 <= request.seconds < inf
-        return "" if usable else f"a Sleep whose time is {request.seconds}: give seconds, 0 or more"
+        wrong = f"a Sleep whose time is {request.seconds!r}: give seconds, 0 or more"
+        return "" if usable else wrong
     key = request.prefix if kind == "List" else request.key
     if not isinstance(key, str):
         return f"a {kind} whose key is {key!r}, which is not text"

@@ -105,6 +105,8 @@ def moment_of(said: str) -> str:
 
     Raises `ValueError` for a link without a seed, or with a field that moments do not have.
     """
+    if said.startswith("scenario="):
+        said = "#" + said  # a shell takes what is behind a "#" for a comment
     if "#" not in said:
         return said
     fields = fields_of(said, "scenario", "seed", "rule", "way", "step")

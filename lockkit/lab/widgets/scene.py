@@ -170,13 +170,15 @@ class _Painter:
         """
         for stall in self.story.stalls:
             ended_ms = stall.ended_ms
-            if ended_ms is None or self.now - ended_ms > OUTCOME_MS:
+            if ended_ms is None or not any(
+                each[0] != stall.who and stall.began_ms < each[2] < ended_ms for each in self.grants
+            ):
                 continue
-            if any(each[0] != stall.who and stall.began_ms < each[2] < ended_ms
-                   for each in self.grants):  # fmt: skip
-                return min((each.at_ms for each in self.story.moments
-                            if each.who == stall.who and each.at_ms >= ended_ms
-                            and each.kind in ("refused", "published")), default=None)  # fmt: skip
+            outcome_ms = min((each.at_ms for each in self.story.moments
+                              if each.who == stall.who and each.at_ms >= ended_ms
+                              and each.kind in ("refused", "published")), default=None)  # fmt: skip
+            if outcome_ms is not None and self.now - outcome_ms <= OUTCOME_MS:
+                return outcome_ms
         return None
 
     # --- the window ---------------------------------------------------------------------------
@@ -192,12 +194,11 @@ class _Painter:
                 continue
             if exchange.last_ms < start - 5_000:
                 break
-            if self.omitted and exchange.first_ms > self.omitted[0]:
-                continue
             newest_ms = shown[-1].first_ms if counted == arrows_max else 0.0
             if taken is not None and taken < newest_ms and not self.omitted:
                 self.omitted = min(taken + TAKEOVER_MS, newest_ms), newest_ms
                 arrows_max += counted
+            if self.omitted and exchange.first_ms > self.omitted[0]:
                 continue
             if counted == arrows_max:
                 start = max(start, shown[-1].first_ms)

@@ -24,6 +24,7 @@ from lockkit.table.format.property_keys import (
     COPY_ON_WRITE,
     DROP_COLUMNS,
     ELSEWHERE,
+    EVENT_PAYLOAD,
     FENCE_FORMAT,
     GROUPED,
     INDEX,
@@ -250,7 +251,10 @@ def to_properties(config: TableConfig) -> dict[str, str]:
 
 
 def _only_v6(config: TableConfig) -> dict[str, str]:
+    # Hudi 0.15 takes the payload class from here without a default when it merges log files.
+    payload = EVENT_PAYLOAD if config.precombine else LATEST_PAYLOAD
     return {
+        **({PAYLOAD: payload} if config.merged else {}),
         "hoodie.archivelog.folder": config.archive,
         KEY_CLASS: KEY_CLASSES[key_type(config.record_key, config.partition_by, config.named)],
     }
