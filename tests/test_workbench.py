@@ -191,6 +191,15 @@ def test_while_a_writer_is_paused_the_takeover_stays_in_the_picture() -> None:
         assert scene(story, now_ms=ends_ms, **window(story, ends_ms))["keep"] == keep
 
 
+def test_a_request_whose_answer_was_lost_stays_in_the_live_picture_for_a_moment() -> None:
+    story = HistoryModel()
+    story.add(recorded("good/lost_response_recovered"))
+    (lost,) = (each for each in story.exchanges if each.outcome == "unknown")
+    keeps = lost.first_ms - (story.started_ms or 0)
+    for now_ms, keep in ((lost.last_ms + OUTCOME_MS, keeps), (lost.last_ms + OUTCOME_MS + 1, None)):
+        assert scene(story, now_ms=now_ms, **window(story, now_ms))["keep"] == keep
+
+
 @pytest.mark.parametrize("name", ["bad/stalled_commit_accepted", "good/stalled_commit_refused"])
 @pytest.mark.parametrize("resumed", [True, False])
 def test_a_live_picture_leaves_out_no_request_but_those_in_its_gap(

@@ -459,11 +459,11 @@ class View {
     this.scrub();
   }
 
-  /** The newest event is at the bottom; while a writer stands still, the takeover does not leave; after that, its outcome. */
+  /** The newest event is at the bottom; while a writer stands still, the takeover does not leave; after that, its outcome does not, nor a request whose answer was lost. */
   follow(keep) {
     const { omitted, lanes } = this.scene;
     const between = omitted ? `; ${seconds(omitted, 0)} between are left out` : "";
-    const since = lanes.some(({ state }) => state === "stalled") ? "since the stall" : "the outcome of the stall stays for 10 s";
+    const since = lanes.some(({ state }) => state === "stalled") ? "since the stall" : "a stall's outcome, or a lost answer, stays for 10 s";
     this.window.textContent = keep === null ? "live, the last 15 s" : `live, ${since}; the newest is at the bottom${between}`;
     if (keep === null) this.freed = false;
     if (this.held || !this.pinned) return;

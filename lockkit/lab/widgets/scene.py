@@ -57,7 +57,7 @@ CAUSE_CHARS = 40
 TAKEOVER_MS = 3_000.0
 """How much of what follows a takeover stays in the live picture of a long stall."""
 OUTCOME_MS = 10_000.0
-"""For how long after a stall the live picture shows what became of the commit."""
+"""For how long the live picture shows what became of a stalled commit, or a lost answer."""
 NEVER, PAST = "counts wrongly", "past its lease"
 NO_LANE = -1
 """The hue of a client that has no lane, as of the one that created the table."""
@@ -151,7 +151,7 @@ class _Painter:
         }  # fmt: skip
 
     def _kept(self) -> float | None:
-        """What stays in the live picture: a takeover, and later the outcome of the commit."""
+        """What stays in the live picture: a takeover, a stall's outcome, or a lost answer."""
         return None if self.stays is None or self.stays < self.start else self._t(self.stays)
 
     def _takeover(self) -> float | None:
@@ -164,7 +164,8 @@ class _Painter:
         return min(taken, default=None)
 
     def _outcome(self) -> float | None:
-        """When a writer that stood still published, or was refused, after a takeover; for a moment.
+        """When a writer that stood still published, or was refused, after a takeover; or when a
+        request was sent whose answer was lost. For a moment.
 
         Without this, the newest commits of the others move it out of the picture in a second.
         """
@@ -179,7 +180,10 @@ class _Painter:
                               and each.kind in ("refused", "published")), default=None)  # fmt: skip
             if outcome_ms is not None and self.now - outcome_ms <= OUTCOME_MS:
                 return outcome_ms
-        return None
+        lost = (each.first_ms for each in reversed(self.story.exchanges)
+                if self.now - each.last_ms <= OUTCOME_MS and not each.reads
+                and appearance(each)[0] in ("lost", "unheard") and drawn(each))  # fmt: skip
+        return next(lost, None)
 
     # --- the window ---------------------------------------------------------------------------
 
