@@ -368,3 +368,15 @@ def test_a_write_in_both_a_log_and_a_listing_is_drawn_once() -> None:
 def test_a_damaged_listing_is_no_listing_or_says_what_it_could_not_read(text: str) -> None:
     listing = read_listing(text)
     assert listing is None or not listing.kept
+
+
+@pytest.mark.parametrize(("url", "left_out"), [
+    ("file:///srv/sales", True), ("s3://lake/sales", True),
+    ("file:///srv/orders", False), ("s3://lake/orders", False), ("", False),
+])  # fmt: skip
+def test_a_history_of_another_tables_lock_is_left_out_and_says_so(url: str, left_out: bool) -> None:
+    """Two tables' locks as one history named a deletion by hand that never was."""
+    text = (LOGS.parent / "hudi-14373-renewal-retried.jsonl").read_bytes()
+    evidence = take_in([("a.jsonl", text)], url=url)
+    assert bool(evidence.events) != left_out
+    assert ("of another table's lock: left out" in evidence.taken[0].said) == left_out

@@ -86,7 +86,7 @@ def take_in(
 ) -> Evidence:
     """Read files by name and content; `known` are the lock's versions by a bucket's listing.
 
-    Requests for the locks of other tables than that at `url` are left out. Raises `NotUnderstood`
+    Histories and requests for the locks of other tables than that at `url` are left out. Raises `NotUnderstood`
     for the first file of an unknown kind, and without a URL for logs of several tables' locks.
     """
     if len(files) > FILES_MAX:
@@ -147,6 +147,11 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
         pile.taken.append(ParsedFile(name, stored.form, _stored(stored) + known + cut))
     elif first.startswith("{"):
         events = _history(name, text)
+        locks = {key for each in events if is_lock(key := str(each.get("key") or ""))}
+        if pile.url and not all(is_of(pile.url, key) for key in locks):
+            elsewhere = "of another table's lock: left out"
+            pile.taken.append(ParsedFile(name, "a recorded history", elsewhere))
+            return
         new, known = unseen(events, event_identity, pile.seen, "events")
         pile.events += new
         pile.taken.append(ParsedFile(name, "a recorded history", f"{len(new)} events{known}"))

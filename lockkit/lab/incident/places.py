@@ -31,8 +31,10 @@ def is_of(url: str, key: str, *, bucket_said: str = "") -> bool:
     a folder in the bucket may have the bucket's name.
     """
     scheme, _, rest = url.partition("://")
-    if not scheme or scheme.lower() == "file":
+    if not scheme:
         return True
+    if scheme.lower() == "file":  # a copy of a table may have lost the folders above it
+        return f"/{rest.strip('/')}/{FOLDER}".endswith(f"/{key.rpartition('/')[0]}")
     place, _, prefix = rest.partition("/")
     bucket, _, account = place.partition("@")
     want = f"{prefix.strip('/')}/{FOLDER}".lstrip("/")
