@@ -86,8 +86,9 @@ def take_in(
 ) -> Evidence:
     """Read files by name and content; `known` are the lock's versions by a bucket's listing.
 
-    Histories and requests for the locks of other tables than that at `url` are left out. Raises `NotUnderstood`
-    for the first file of an unknown kind, and without a URL for logs of several tables' locks.
+    Histories and requests for the locks of other tables than that at `url` are left out. Raises
+    `NotUnderstood` for the first file of an unknown kind, and without a URL for logs of several
+    tables' locks.
     """
     if len(files) > FILES_MAX:
         raise NotUnderstood(f"{len(files)} files at once", "", f"give at most {FILES_MAX}")
@@ -148,6 +149,7 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
     elif first.startswith("{"):
         events = _history(name, text)
         locks = {key for each in events if is_lock(key := str(each.get("key") or ""))}
+        locks = {key for key in locks if key.rpartition("/")[0] != FOLDER}  # a client's are short
         if pile.url and not all(is_of(pile.url, key) for key in locks):
             elsewhere = "of another table's lock: left out"
             pile.taken.append(ParsedFile(name, "a recorded history", elsewhere))
