@@ -76,8 +76,8 @@ bench
 # writers' lanes show **what each writer knows**. A writer that wrongly counts on the lock is red.
 # The lane on the right shows what readers of the table see.
 #
-# The next picture was recorded with the fence off. Pick a guess above to see it. Then follow W1
-# downwards from where it resumes, or press **Show the evidence**.
+# The next picture was recorded with the fence off. Pick a guess above, and press **Show it**. Then
+# follow W1 downwards from where it resumes, or press **Show the evidence**.
 
 # %%
 fence_off = stalled("../datasets/histories", fence=False)

@@ -41,9 +41,9 @@ overtaken
 # %% [markdown]
 # ## Run
 #
-# Step through it yourself, request by request: **Next** under W1 until it says *checked*, **To the
-# end** under W2, then **To the end** under W1. Then choose *fenced: the store decides* and do it
-# again. (Or let the code below do it.)
+# Press **Show it** and step through it yourself, request by request: **Next** under W1 until it
+# says *checked*, **To the end** under W2, then **To the end** under W1. Then choose *fenced: the
+# store decides* and do it again. (Or let the code below do it.)
 
 # %%
 overtaken.reveal(Stepper("hudi"))

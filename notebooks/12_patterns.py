@@ -42,7 +42,7 @@ late
 # absent*) leads in that epoch. W2's clock is a minute fast, so by that clock every epoch of W1 has
 # ended.
 #
-# 1. Press **Next** under W1 until it is about to *PUT* `resource.json`.
+# 1. Press **Show it**, then **Next** under W1 until it is about to *PUT* `resource.json`.
 # 2. Press **To the end** under W2, then under W1. Who wrote last?
 # 3. Choose another line in the menu at the top, and do the same again.
 
@@ -83,8 +83,8 @@ claim = Predict("How many times does a reader of the log find W1's record?", LOG
 claim
 
 # %% [markdown]
-# Try it. Press **Next** under W1 until it is about to *PUT* slot 1. Then press **Answer lost** and
-# **To the end**. Do the same with **Request lost**.
+# Try it. Press **Show it**, then **Next** under W1 until it is about to *PUT* slot 1. Then press
+# **Answer lost** and **To the end**. Do the same with **Request lost**.
 
 # %%
 claim.reveal(PatternStepper("wal", PLANTED["wal"]))

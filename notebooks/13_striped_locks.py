@@ -47,8 +47,8 @@ unordered = both.run(rename_at_once, ("a", "b"), ("b", "a"), ordered=False)
 unordered
 
 # %% [markdown]
-# Each planted mistake has a shortest story of its own. Choose one. If you choose *Nothing*, every
-# rule is on, and all operations are searched.
+# Each planted mistake has a shortest story of its own. Press **Show it** and choose one. If you
+# choose *Nothing*, every rule is on, and all operations are searched.
 
 # %%
 both.reveal(Stories("upgrades"))

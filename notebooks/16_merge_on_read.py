@@ -76,8 +76,8 @@ overlap = Predict("How many of the two commits stand?", OVERLAP_GUESSES)
 overlap
 
 # %% [markdown]
-# Press **W1 writes**, **W2 writes**, **W2 commits** and **W1 commits**, and watch both tables. Then
-# press **Compact**, or begin again in another order. (Or run the code below.)
+# Press **Show it**, then **W1 writes**, **W2 writes**, **W2 commits** and **W1 commits**, and watch
+# both tables. Then press **Compact**, or begin again in another order. (Or run the code below.)
 
 # %%
 tables = Overlap()

@@ -104,8 +104,8 @@ killed = Predict("What becomes of the offers that it was about to decide?", KILL
 killed
 
 # %% [markdown]
-# Press **Kill the combiner**, and then **Go on** as long as the button says so. What became of the
-# offers? (Or run the code below.)
+# Press **Show it**, then **Kill the combiner**, and then **Go on** as long as the button says so.
+# What became of the offers? (Or run the code below.)
 
 # %%
 combining = Combining()

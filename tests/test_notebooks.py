@@ -107,6 +107,16 @@ def test_the_stored_notebook_is_the_source_and_nothing_else(
 
 
 @each_notebook
+def test_text_that_names_a_button_behind_a_guess_names_show_it_first(source: Path) -> None:
+    """The button *Show it* opens what a guess hides."""
+    for text, hidden in pairwise(cells(source)):
+        said, by_code = ("".join(each["source"]) for each in (text, hidden))
+        if text["cell_type"] == "markdown" and ".reveal(" in by_code:
+            first = re.search(r"(?i)\bpress\s+\*\*([^*]+)\*\*", said)
+            assert first is None or first[1] == "Show it", said
+
+
+@each_notebook
 def test_cells_are_thin_and_define_nothing(source: Path) -> None:
     aside = [each for each in code(source) if explains(each) or checks(each)]
     counted = [each for each in code(source) if each not in aside and not is_exercise(each)]
