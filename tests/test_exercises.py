@@ -1158,3 +1158,44 @@ def test_a_result_that_an_exercise_cannot_use_is_named(name: str, result: Any, s
 
     function.__name__ = name
     assert said in str(judge(function, worlds=1))
+
+
+def _forks() -> None:
+    os.fork()
+
+
+def _closes_its_output() -> None:
+    sys.stdout.close()
+
+
+def _closes_all_files() -> None:
+    os.closerange(3, 1_000)
+
+
+@pytest.mark.parametrize(("does", "solved"), [
+    (_forks, False), (_closes_its_output, True), (_closes_all_files, False),
+])  # fmt: skip
+def test_no_traceback_of_lockkit_is_shown_whatever_an_answer_does_to_its_process(
+    does: Callable[[], None], solved: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def order(keys: list[str]) -> list[str]:
+        does()
+        return sorted(set(keys))
+
+    for each in [*Interpreter.STARTED.values()]:  # they write to the output of another test
+        each.kill()
+    judged = judge(order, worlds=3)
+    assert judged.solved or not solved
+    assert "Traceback" not in capfd.readouterr().err
+    assert judge(ordered, worlds=1).solved
+
+
+def test_a_client_whose_notebook_ends_during_a_call_ends_in_silence(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with process.interpreters(process.packed(ordered)) as start:
+        client = start("gone")
+        client.connection.send(("call", (["b", "a"],)))
+        client.connection.close()
+        client.process.wait(30)
+    assert not capfd.readouterr().err

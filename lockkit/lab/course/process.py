@@ -112,6 +112,9 @@ class _Printed(StringIO):
         super().write(text[: PRINTED_CHARS_MAX - self.tell()])
         return len(text)
 
+    def close(self) -> None:
+        """A function may close `sys.stdout`; what it has printed is read after that."""
+
 
 class Copy:
     """A client's own copy of the function."""
@@ -241,8 +244,8 @@ def serve(number: int, parent: int) -> None:
             sys.exit(abs(ended))
     die_with_parent(server)
     limit_memory(MEMORY_BYTES)
-    with suppress(EOFError), Connection(number) as connection:
-        while (request := connection.recv())[0] != "end":
+    with Connection(number) as connection:
+        while (request := _or_end(connection.recv))[0] != "end":
             if request[0] == "start":
                 made, sys.path[:], environment, folder = request[1]
                 os.environ.update(environment)
@@ -259,8 +262,18 @@ def serve(number: int, parent: int) -> None:
             except Exception as error:  # noqa: BLE001 - whatever refuses to be packed
                 why = f"TypeError: it {said[0]} {_unsendable(said[1], error)}"
                 body = packed((("raises", why), copy.printed))
-            connection.send_bytes(body)
-        os._exit(ENDED)
+            _or_end(connection.send_bytes, body)
+    os._exit(ENDED)
+
+
+def _or_end(exchange: Callable[..., Any], *what: Any) -> Any:
+    """Receive or send, or end this process in silence: the notebook has ended, or the function has
+    closed the connection, or it forked, and another process read a part of the message.
+    """
+    try:
+        return exchange(*what)
+    except Exception as error:  # noqa: BLE001 - a part of a message can raise anything
+        os._exit(ENDED if isinstance(error, EOFError) else 1)
 
 
 def _unsendable(value: Any, error: Exception) -> str:
