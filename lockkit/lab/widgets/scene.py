@@ -192,7 +192,7 @@ class _Painter:
         start = self.zero if window_ms is None else self.now - window_ms
         taken = None if window_ms is None else self.stays
         shown: list[Exchange] = []
-        counted = 0
+        counted, left_ms = 0, -inf
         for exchange in reversed(self.story.exchanges):
             if not drawn(exchange):
                 continue
@@ -204,15 +204,20 @@ class _Painter:
                 arrows_max += counted
             if self.omitted and exchange.first_ms > self.omitted[0]:
                 continue
+            if exchange.last_ms < start:
+                continue
             if counted == arrows_max:
-                start = max(start, shown[-1].first_ms)
-                break
-            if exchange.last_ms >= start:
+                left_ms = max(left_ms, exchange.first_ms)
+            else:
                 shown.append(exchange)
                 counted += exchange.op != "look"
-        self.start = max(self.zero, start)
         shown.reverse()
-        return sorted(shown, key=lambda exchange: exchange.first_ms)
+        shown.sort(key=lambda exchange: exchange.first_ms)
+        if left_ms > -inf:  # a stalled writer's request may be shown, sent long before them
+            later = (each.first_ms for each in shown if each.first_ms > left_ms)
+            start = max(start, next(later, self.now))
+        self.start = max(self.zero, start)
+        return [each for each in shown if each.last_ms >= start]
 
     def _t(self, at_ms: float) -> float:
         return round(max(at_ms, self.start) - self.zero, 4)
