@@ -350,3 +350,16 @@ def test_the_command_reads_an_epoch_only_with_what_was_shown(
 ) -> None:
     assert command(url, "--epoch", "1") == 64
     assert main(["lock", "break", url, "--watch-s", "-1"]) == 64
+
+
+@pytest.mark.parametrize("commit", ["group", "serial"])
+def test_a_free_lock_is_shown_with_what_it_is_for_if_commits_take_none(
+    commit: str, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Table.create(url, record_key="id", commit=commit).close()
+    said = "the table's commits take no lock (group commit)"
+    for command in (["lock", "show", url], ["incident", url, "--watch-s", "0"]):
+        assert main(command) == 0
+        assert (said in capsys.readouterr().out) == (commit == "group"), command
+    main(["lock", "show", url, "--json"])
+    assert json.loads(capsys.readouterr().out).get("commit", "serial") == commit

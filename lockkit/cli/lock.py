@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli import acquire, breaking, service_lock
@@ -25,11 +26,13 @@ from lockkit.cli.terminal import (
 from lockkit.clock import Clock
 from lockkit.errors import StoreError
 from lockkit.events import plain
+from lockkit.protocol.outcome import Found
 from lockkit.protocol.record import Garbled
 
 if TYPE_CHECKING:
     from lockkit.protocol.record import Record
     from lockkit.protocol.state import Observation
+    from lockkit.stores import Store
     from lockkit.table.inspect.standing import LockHolder
     from lockkit.table.inspect.versions import Generation
 
@@ -106,6 +109,7 @@ def show(args: argparse.Namespace) -> int:
     with opened(args.url, store_options(args)) as store:
         observation = read_lock(store)
         assert observation is not None  # only a conditional read can find the object unchanged
+        grouped = _grouped(store)
         try:
             newest = NEWEST if args.newest is None else args.newest
             kept, untold = list(generations(store, newest=newest)), ""
@@ -125,18 +129,36 @@ def show(args: argparse.Namespace) -> int:
                 {"version": each.number.version, "modified_ms": each.number.modified_ms,
                  "deleted": each.number.deleted, **_fields(each.record)} for each in kept]}
             | ({"generations_error": untold} if untold else {})
+            | ({"commit": "group"} if grouped else {})
         )  # fmt: skip
     else:
         say(
             f"{plain(args.url)} {LOCK_KEY}",
             *(f"  {line}" for line in _sentences(holder, kept)),
         )
+        if grouped:
+            from lockkit.table.inspect.words import NO_LOCK
+
+            say(f"  {NO_LOCK}")
         rows = [_row(each.number.version, each.number.modified_ms, each.record) for each in kept]
         if len(rows) > 1:
             say("", *table(("version", "written", "epoch", "state", "by"), rows))
         if untold:
             say("", f"its earlier versions cannot be shown: {untold}")
     return FOUND if isinstance(observation.record, Garbled) or holder.missed else OK
+
+
+def _grouped(store: Store) -> bool:
+    """Whether the table has group commit; False if there is none, or it cannot be read."""
+    from lockkit.errors import TableError
+    from lockkit.table.format import property_keys as keys
+    from lockkit.table.format.properties import PROPERTIES_KEY
+
+    with suppress(StoreError, TableError):  # perhaps these credentials may read the lock alone
+        found = store.get(PROPERTIES_KEY, limit=keys.PROPERTIES_BYTES_MAX)
+        if isinstance(found, Found):
+            return keys.parse_properties(found.body).get(keys.FENCE_FORMAT) in keys.GROUPED
+    return False
 
 
 def _judged(observation: Observation) -> LockHolder:

@@ -181,7 +181,7 @@ def judge(
     record = second.record
     match record:
         case None:
-            why = "the lock is free: there is nothing to break, acquire it"
+            why = "the lock is free: there is nothing to break"
             return LockHolder(second, "absent", LeaseRemaining(), watched_ms, None, False, why)
         case Garbled():
             written = second.version != first.version
@@ -190,7 +190,7 @@ def judge(
                 second, "garbled", LeaseRemaining(), watched_ms, written or None, not written, why
             )
         case Record(expired=True):
-            why = "it was released: nothing is to be broken, acquire it"
+            why = "it was released: there is nothing to break"
             return LockHolder(second, "released", LeaseRemaining(), watched_ms, None, False, why)
     left = left_of(second, record, wall_ms=wall_ms, policy=policy, watched_ms=watched_ms)
     left_ms, whose = left.decides

@@ -5,8 +5,14 @@ from __future__ import annotations
 from lockkit.events import clock_time, plain
 from lockkit.protocol.record import Record
 from lockkit.providers.process_state import ProcessState
+from lockkit.table.format.properties import GROUP
 from lockkit.table.inspect.standing import LockHolder, LockInspection
 from lockkit.table.occ.condition import PendingInstant
+
+NO_LOCK = (
+    "the table's commits take no lock (group commit), so a holder of it delays none of them; "
+    "archiving, savepoints, restores and switches of the mode take it"
+)
 
 
 def lock_facts(holder: LockHolder, since: str = "") -> list[tuple[str, str]]:
@@ -54,6 +60,8 @@ def table_facts(standing: LockInspection) -> list[tuple[str, str]]:
     found = table.condition
     done = f"{len(found.timeline.completed)} completed instants, {len(found.pending)} pending"
     facts = [("timeline", done)]
+    if found.config.commit == GROUP:
+        facts.append(("lock", NO_LOCK))
     if found.fence:
         head = found.fence.head
         facts.append(("fence", f"{head.kind} {head.instant}, epoch {found.fence.epoch}"))
