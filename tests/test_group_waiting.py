@@ -684,6 +684,18 @@ def test_the_picture_of_a_killed_combiner_is_a_recorded_run_and_not_an_idle_pane
     assert lanes.scene["marks"] and lanes.status["state"] == "replay"
 
 
+def test_the_picture_opens_at_the_kill_and_a_new_run_at_its_start() -> None:
+    panel = Combining()
+    for _ in range(2):
+        panel.kill()
+        marks = {each["id"]: each for each in panel._lanes.scene["marks"]}
+        opened = marks[panel._lanes.selected]
+        assert (opened["kind"], opened["lane"]) == ("killed", panel.victim)
+        assert opened["t"] == pytest.approx(panel.killed_ms, abs=1)
+    panel.start()
+    assert not panel._lanes.selected
+
+
 def test_the_panel_says_whether_the_killed_combiners_offers_are_decided() -> None:
     panel = Combining()
     panel.kill()

@@ -259,6 +259,7 @@ class Combining(Shown):
     def start(self) -> None:
         self.play = Writing(self.writers)
         self.victim, self.waiting = "", frozenset[str]()
+        self._lanes.selected = ""
         self.killed_ms = 0.0
         self.go_on()
 
@@ -298,6 +299,10 @@ class Combining(Shown):
             play.world.tasks.remove(each)  # the request is not sent
         play.world.crash(task.node, float("inf"))
         self.go_on()
+        self._lanes.selected = next(  # the picture opens there
+            each["id"] for each in self._lanes.scene["marks"]
+            if each["kind"] == "killed" and each["lane"] == self.victim
+        )  # fmt: skip
 
     def kill_and_go_on(self) -> Combining:
         """What the button does, until the offers are decided, but not forever."""
