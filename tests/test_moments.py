@@ -198,6 +198,7 @@ def test_a_link_is_written_as_the_documentation_says(monkeypatch: pytest.MonkeyP
     ("#scenario=lease&seed=٣", "the seed '٣' of this link is not a number"),
     ("lease:٣", "is not a moment"),
     ("#play=wal&decisions=W1%20lose", "names a play, not a scenario: open it in a browser"),
+    ("#scenario=lease&play=wal", "names a scenario and a play: leave out one of them"),
     ("#scenario=least&seed=1", "no scenario 'least'"),
     ("#scenario=lease&seed=1&rule=claim", "no rule or mistake 'claim'"),
 ])  # fmt: skip

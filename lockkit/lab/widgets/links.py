@@ -86,8 +86,11 @@ def fields_of(said: str, *known: str) -> dict[str, str]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError("this link names a field twice")
-    for kind in ("scenario", "play", "search"):
-        if kind in fields and kind != known[0]:
+    kinds = [each for each in ("scenario", "play", "search") if each in fields]
+    if len(kinds) > 1:
+        raise ValueError(f"this link names a {' and a '.join(kinds)}: leave out one of them")
+    for kind in kinds:
+        if kind != known[0]:
             raise ValueError(f"this link names a {kind}, not a {known[0]}: open it in a browser")
     if unknown := fields.keys() - set(known):
         raise ValueError(f"a link to a moment has no field {min(unknown)[:20]!r}")
