@@ -230,7 +230,7 @@ class View {
     this.badge.hidden = true;
     this.preview = html("span", "lk-badge", "a recorded run, until yours begins", this.bar);
     this.preview.hidden = true;
-    this.window = html("span", "lk-clock", "live, the last 15 s", this.bar);
+    this.window = html("span", "lk-clock", "live", this.bar);
     const back = this.button("\u25C0", "Previous event", () => this.step(-1));
     this.play = this.button("\u25B6 Play", "Play", () => this.toggle());
     const on = this.button("\u25B6\u275A", "Next event", () => this.step(1));
@@ -461,10 +461,10 @@ class View {
 
   /** The newest event is at the bottom; while a writer stands still, the takeover does not leave; after that, its outcome does not, nor a request whose answer was lost. */
   follow(keep) {
-    const { omitted, lanes } = this.scene;
+    const { omitted, lanes, span } = this.scene;
     const between = omitted ? `; ${seconds(omitted, 0)} between are left out` : "";
     const since = lanes.some(({ state }) => state === "stalled") ? "since the stall" : "a stall's outcome, or a lost answer, stays for 10 s";
-    this.window.textContent = keep === null ? "live, the last 15 s" : `live, ${since}; the newest is at the bottom${between}`;
+    this.window.textContent = keep === null ? `live, the last ${seconds(span[1] - span[0], 1)}` : `live, ${since}; the newest is at the bottom${between}`;
     if (keep === null) this.freed = false;
     if (this.held || !this.pinned) return;
     this.scroll((box) => {
