@@ -666,11 +666,11 @@ def test_a_client_that_is_interrupted_as_an_answer_arrives_has_received_it() -> 
 
 def test_the_evidence_of_a_wrong_decision_is_its_fence_and_the_offers_and_the_instants_are_short(
 ) -> None:
-    drawn = run_scene(play(SeedMoment.of("group/batch:5")), "group")
+    drawn = run_scene(play(SeedMoment.of("group/batch:19")), "group")
     proofs = [each["label"] for each in drawn["arrows"] if each["evidence"]]
     assert proofs[-3:] == ["offer", "offer", "decides 2"]
     (harm,) = (each["label"] for each in drawn["marks"] if each["kind"] == "harm")
-    assert harm == "rule broken here: ..629720 overlooks ..627934"
+    assert harm == "rule broken here: ..121432 overlooks ..121044"
 
 
 def test_a_push_that_is_acknowledged_too_early_is_seen_as_done_and_still_on_its_way() -> None:

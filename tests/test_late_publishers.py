@@ -250,7 +250,7 @@ def test_a_restore_on_an_object_store_is_not_undone_by_a_late_writer(
     for most in (5, 15, 25, TRIES_MAX):
         with Table.create(
             f"s3://{bucket}/{most}", record_key="id", partition_by="region", options=OPTIONS,
-            **endpoint,
+            commit="serial", **endpoint,
         ) as table:  # fmt: skip
             saved, model = saved_state(table)
             late = paused_writer(table.url, write, **endpoint)

@@ -87,5 +87,5 @@ def test_a_batch_that_is_sent_again_after_its_commit_is_decided_once(
 
 @pytest.mark.parametrize("at", ["began", "wrote", "checked", "published"])
 def test_a_batch_of_a_crashed_run_is_decided_once(here: Any, at: str) -> None:
-    crash_and_repeat(here, at)
+    crash_and_repeat(here, at, "group")
     assert stored(here) == [("a", "EU", 1), ("b", "EU", 1)] == by_hudi_rs(here)

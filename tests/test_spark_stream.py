@@ -131,8 +131,10 @@ def test_an_error_of_a_query_is_taken_out_of_what_spark_says(
 # --- a batch that is sent again while its first run is not over ---
 
 
-def kept(place: dict[str, Any], *rows: tuple[Any, ...]) -> tuple[LocalSpool, Any, dict[str, str]]:
-    said = {**INSERT, "lockkit.commit.mode": "fenced"}
+def kept(
+    place: dict[str, Any], *rows: tuple[Any, ...], mode: str = "fenced"
+) -> tuple[LocalSpool, Any, dict[str, str]]:
+    said = {**INSERT, "lockkit.commit.mode": mode}
     mine = saver(place, **said)
     found = mine.write(batches(*rows))
     assert found.error is None
@@ -143,9 +145,9 @@ class Died(BaseException):
     """The process is no more."""
 
 
-def crash_and_repeat(here: Any, at: str) -> None:
+def crash_and_repeat(here: Any, at: str, mode: str = "fenced") -> None:
     """A run dies at this event; then its batch is repeated before and after the next batch."""
-    rows = kept(here, ("a", "EU", 1, 1))
+    rows = kept(here, ("a", "EU", 1, 1), mode=mode)
 
     def die(kind: str, **fields: Any) -> None:
         if at in (kind, str(fields.get("text"))[:5]):
@@ -155,7 +157,7 @@ def crash_and_repeat(here: Any, at: str) -> None:
         land(*rows, ("q", 0), emit=die)
     for _ in range(2):
         land(*rows, ("q", 0))
-    land(*kept(here, ("b", "EU", 1, 1)), ("q", 1))
+    land(*kept(here, ("b", "EU", 1, 1), mode=mode), ("q", 1))
     land(*rows, ("q", 0))
 
 

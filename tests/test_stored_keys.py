@@ -155,7 +155,7 @@ def test_the_keys_of_an_upsert_are_made_as_often_whatever_the_number_of_file_gro
 def test_a_handle_reads_again_what_was_restored_to_an_earlier_state(tmp_path: Path) -> None:
     folder, copy = tmp_path / "orders", tmp_path / "copy"
     url = f"file://{folder}"
-    Table.create(url, record_key="id", partition_by="region").close()
+    Table.create(url, record_key="id", partition_by="region", commit="serial").close()
     with Table(url) as one, Table(url) as other:
         one.append(rows("a", "b"))
         shutil.copytree(folder, copy)

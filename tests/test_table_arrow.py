@@ -283,7 +283,7 @@ def test_options_that_contradict_a_new_table_make_none() -> None:
     url = f"memory://arrow{next(_NAMES)}"
     for options in ({"hoodie.bucket.index.num.buckets": "8"}, {"lockkit.commit.mode": "hudi"}):
         with pytest.raises(TableError, match="the table has"):
-            Table.create(url, record_key="id", options=options)
+            Table.create(url, record_key="id", mode="fenced", options=options)
     with Table.create(url, record_key="id", mode=HUDI, buckets=8, options=options) as table:
         table.append(pa.table({"id": ["a"]}))
 
