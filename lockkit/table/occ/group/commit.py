@@ -37,13 +37,13 @@ CROWD, CROWD_TRIPS = 4, 2
 nor offered, one of them mostly comes first."""
 GATHER_TRIPS = (2.5, 0.5)
 """The first of several rewrites waits so long for the offers of the others, and once more."""
-IN_VAIN = 8
+IN_VAIN = 2
 """After it has waited for an offer that did not come, it does not wait in so many commits: that
 writer's requests take longer, or it is gone."""
 LATELY_TRIPS, MOST = 8, 0.8
 """It expects this part of the rewrites that were decided, of instants that began within so many
 round trips."""
-FAR_TRIPS = 4
+FAR_TRIPS = 8
 """A rewrite does not wait for the owner of an offer whose instant is earlier by so many."""
 FAST_RUN_MAX = 4
 """After so many commits without a listing a writer lists, and decides what others offered."""
