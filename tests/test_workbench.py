@@ -13,15 +13,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from waiting import until
 
+from lockkit.clock import Clock
 from lockkit.events import STORE, Event, event, read
 from lockkit.lab.processes.fleet import Fleet, FleetError, Kind, Plan, leftovers
 from lockkit.lab.verify.check import check
-from lockkit.lab.widgets.control import STALL_ARROWS_MAX, WINDOW_MS, window
+from lockkit.lab.widgets.control import STALL_ARROWS_MAX, WINDOW_MS, Controller, window
 from lockkit.lab.widgets.export import embedded, export_html, judged, page_of
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.models import RING, HistoryModel, place, short
@@ -981,3 +983,19 @@ def test_a_run_that_is_stopped_while_it_starts_is_no_failure(bench: Workbench) -
     if not bench.lanes.scene["rows"]:  # it was stopped before the first grant
         assert not bench.lanes.status.get("verdict")
     assert leftovers(bench._control.fleet.id) == []
+
+
+def test_a_live_run_is_judged_once_the_store_has_recorded_a_request() -> None:
+    every = recorded("good/lost_response_recovered")
+    control: Any = object.__new__(Controller)
+    control._clock, control._checked, control._check_after_ms = Clock(), 0, 0.0
+    for events in ([each for each in every if each.kind != "request"], every):
+        control._story, control.verdict, control._taken = HistoryModel(), None, len(events)
+        control._story.add(events)
+        control.fleet = SimpleNamespace(events=lambda events=events: events)
+        control._judge(at_last=False)
+        assert (control.verdict is None) == (events is not every)
+        control._checked = control._check_after_ms = 0
+    control.fleet, control._story = SimpleNamespace(events=lambda: every[:1]), HistoryModel()
+    control._judge(at_last=True)
+    assert control.verdict is not None, "at the end it says what is missing"
