@@ -160,3 +160,20 @@ def test_a_maker_whose_table_another_one_has_made_in_the_mode_hudi_leaves_it_no_
     with Table(url) as table:
         table.append(ROWS)
         assert table.read().num_rows == 1
+
+
+@pytest.mark.parametrize("mode", ["bogus", "serial", 5])
+def test_a_mode_that_is_not_known_is_refused(mode: Any) -> None:
+    wanted = write_options({}, record_key="id", mode=mode)
+    with pytest.raises(RefusedOption, match=f"mode={mode} must be group, fenced or hudi"):
+        new_config(wanted, "s3://b/t")
+
+
+def test_a_mode_may_be_written_in_any_case_of_letters() -> None:
+    for wanted in (
+        write_options({}, record_key="id", mode="GROUP"),
+        write_options({"lockkit.commit.mode": "GROUP"}, record_key="id"),
+    ):
+        config = new_config(wanted, "s3://b/t")
+        assert config.commit == GROUP
+        refuse_another(wanted, config)

@@ -13,12 +13,13 @@ from lockkit.clock import Clock
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Missing
 from lockkit.runtime import run
-from lockkit.spark import write
+from lockkit.spark import foreach_batch, write
 from lockkit.spark.streamer import Streamer
 from lockkit.stores import open_store
 from lockkit.table import Table
 from lockkit.table.format.properties import load_config
 from lockkit.table.occ.group.fence import read_group_fence
+from lockkit.table.services.upkeep import NoLockTaken
 
 pytestmark = MARKS
 
@@ -89,3 +90,14 @@ def test_a_batch_that_is_sent_again_after_its_commit_is_decided_once(
 def test_a_batch_of_a_crashed_run_is_decided_once(here: Any, at: str) -> None:
     crash_and_repeat(here, at, "group")
     assert stored(here) == [("a", "EU", 1), ("b", "EU", 1)] == by_hudi_rs(here)
+
+
+def test_a_stream_whose_options_describe_a_lock_is_warned_that_no_commit_takes_it(
+    spark: Any, here: Any
+) -> None:
+    options = {"hoodie.write.lock.storage.validity.timeout.secs": "300"}
+    one = foreach_batch(query="mine", options=options, **KEYS, **here)
+    with pytest.warns(NoLockTaken, match="secs describes a lock"):
+        one(frame(spark, ("a", "EU", 1, 1)), 0)
+    one.close()
+    assert stored(here) == [("a", "EU", 1)]

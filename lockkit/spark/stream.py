@@ -100,7 +100,7 @@ class BatchWriter:
         try:
             once = MicroBatch(
                 store, place.url, name, batch, clock, self.emit, spark_id,
-                bool(names_lock(lowered(said))),
+                names_lock(lowered(said)),
             )  # fmt: skip
             if not once.is_over(lock):
                 upkeep = self._services(store, clock)

@@ -123,17 +123,16 @@ def write(
         partition_path=partition_path, table_name=table_name, table_type=table_type,
         version=version, mode=mode, buckets=buckets, retries=retries, partial=partial,
     )  # fmt: skip
-    lent = lock is None or isinstance(claim, MicroBatch)  # a stream's own
-    turns = claim.turns if isinstance(claim, MicroBatch) else lock is not None
-    wanted = replace(wanted, turns=wanted.turns or turns)
+    given = "lock=" if lock is not None else ""
+    named = claim.lock if isinstance(claim, MicroBatch) else given  # a stream opens its own lock
+    wanted = replace(wanted, turns=wanted.turns or bool(named))
     check_keywords(write, url, store_options)
     clock, options = clock or Clock(), dict(options or {})
     if wanted.table_name:
         options[TABLE_NAME] = wanted.table_name  # some locks derive their key from it
     place = TableAddress(url.rstrip("/"), endpoint, client, store_options)
     with _opened(place, options, lock, upkeep, clock, emit) as (store, services, sink):
-        if not lent:
-            services.lock = "lock="
+        services.lock = named
         return SparkWrite(
             frame=df, requested=wanted, url=place.url, place=place, store=store, upkeep=services,
             clock=clock, emit=sink, extra=dict(extra or {}), claim=_claiming(claim),
@@ -303,8 +302,8 @@ class MicroBatch:
     emit: Emit = silent
     checkpoint: str = ""
     """Spark's own id of the query if the query has another name; "" if it is unknown."""
-    turns: bool = False
-    """Whether the query's options name a lock or a conflict strategy."""
+    lock: str = ""
+    """The option of the query that describes a lock; "": none does."""
     _batch: StreamBatch = field(init=False)
 
     def __post_init__(self) -> None:

@@ -97,8 +97,8 @@ class CommitUnknown(LockkitError):
     """The outcome of this commit is unknown, or it was committed (`decided`) and may be invisible.
 
     If it is unknown, the commit may be visible, or become visible. Delete nothing. `read` names the
-    objects that will show it. A `commit` of `prepared`, the same prepared transaction, under the
-    lock reads them and finishes the work. `prepared` is None if another process raised the error.
+    objects that will show it. To finish the work, call `commit` with `prepared` again, under its
+    lock if it takes one. `prepared` is None if another process raised the error.
     """
 
     prepared: Any = None
@@ -111,7 +111,7 @@ class CommitUnknown(LockkitError):
             f"{instant} was committed, and may not be visible yet ({why}). Do not write its rows "
             "again: the next commit publishes it, unless a restore took it back" if decided else
             f"it is unknown whether {instant} was committed ({why}). Delete nothing. To find out, "
-            "commit the same prepared transaction again under the lock, or read "
+            "commit the same prepared transaction again (under its lock, if it takes one), or read "
             f"{', then '.join(read)}: it is committed if one of them names it or is its own file; "
             "if none does, a request may still arrive and commit it"
         )

@@ -19,11 +19,7 @@ from lockkit.table.format.gate import (
     says_hashed,
 )
 from lockkit.table.format.option_values import flag, whole
-from lockkit.table.format.properties import (
-    PROPERTIES_KEY,
-    TableConfig,
-    load_config,
-)
+from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig, load_config
 from lockkit.table.format.property_keys import BUCKET_INDEX, INDEX, LOG_FORMAT
 from lockkit.table.occ.concurrency import NON_BLOCKING, concurrency_mode, names_lock
 from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy, strategy_of
@@ -116,6 +112,8 @@ def write_options(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
         raise RefusedOption("partial", "must be True or False", value=str(said["partial"])[:40])
     if "table_type" in said:
         said["table_type"] = said["table_type"].upper()
+    if "mode" in said:
+        said["mode"] = str(said["mode"]).lower()
     found = WriteOptions(
         **said,
         partitions=frozenset(filter(None, str(given.get(PARTITIONS) or "").split(","))),

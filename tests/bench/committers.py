@@ -63,7 +63,7 @@ class Lockkit:
     def __init__(self, endpoint: str, bucket: str, home: Path) -> None:
         from lockkit.table.handle import Table
 
-        lock = {"ttl_s": 30, "renew_interval_s": 3}
+        lock = {"ttl_s": 30, "renew_interval_s": 3} if self.COMMIT == "serial" else None
         # The others do not delete old files either.
         options = {"hoodie.clean.automatic": "false"}
         self.table = Table(f"s3://{bucket}/orders", lock=lock, endpoint=endpoint, options=options)

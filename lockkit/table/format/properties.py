@@ -171,10 +171,11 @@ class TableConfig:
         return GROUP if self.commit == GROUP else self.mode
 
     def committing(self, said: str | None, *, turns: bool) -> TableConfig:
-        """This new table in the mode `fenced`, `group` or `hudi`; None: `group` if possible.
-
-        :param turns: whether its maker names a lock or a conflict strategy, which `group` ignores.
+        """This new table in the mode `fenced`, `group` or `hudi`; None: `group` if possible, but
+        not with `turns`: then its maker names a lock or a conflict strategy, which `group` ignores.
         """
+        if said and said not in (FENCED, GROUP, HUDI):
+            raise RefusedOption("mode", "must be group, fenced or hudi", value=said[:40])
         grouped = said == GROUP or (not said and not turns and self.table_type == COPY_ON_WRITE)
         mode = HUDI if said == HUDI else FENCED
         return replace(self, mode=mode, commit=GROUP if grouped else SERIAL)

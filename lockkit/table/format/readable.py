@@ -148,10 +148,10 @@ def _not_merged(keys: Mapping[str, str]) -> Iterator[str]:
         legacy = keys.get("hoodie.table.legacy.payload.class", "partial updates")
         yield (f"hoodie.table.partial.update.mode={keys['hoodie.table.partial.update.mode'][:40]}: "
                f"values are merged one by one ({legacy[:120]})")  # fmt: skip
+    first_layout = LAYOUT_OF.get(keys.get("hoodie.table.version", "")) == "1"
     deletes = MERGE_RULE + "hoodie.payload.delete."  # from version 8 on Hudi writes delete blocks
     for key in keys:
-        first = LAYOUT_OF.get(keys.get("hoodie.table.version", "")) == "1"
-        if key.startswith(MERGE_RULE) and (first or not key.startswith(deletes)):
+        if key.startswith(MERGE_RULE) and (first_layout or not key.startswith(deletes)):
             yield f"{key}: rows are merged by rules of their own"
     if keys.get(META_FIELDS, "true").lower() != "true":
         yield f"{META_FIELDS}=false: rows could not be merged by their record key"

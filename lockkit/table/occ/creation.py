@@ -113,9 +113,9 @@ def _without_fence() -> Procedure[None]:
 
 def _made_by_another(kind: str) -> TableError:
     return TableError(
-        FENCE_KEY, f"is there, for {kind}: its maker makes this table, or has died before that",
-        "open the table once it is there; if its maker died, make it in that way, or delete this "
-        "object",
+        FENCE_KEY, f"is another maker's, for {kind}: that one is still making this table, or died",
+        "open the table once it exists; if the other maker died, make the table in the same way, "
+        "or delete this object",
     )  # fmt: skip
 
 

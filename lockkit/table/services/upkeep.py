@@ -67,7 +67,7 @@ class Upkeep:
         self._whole_at_ms = self.clock.boot_ms() + WHOLE_EVERY_MS
         self._options, self._rules, self._appends = options, rules, AppendsDue(0, 0)
         self._serving = threading.Lock()  # several writing threads may share these services
-        self.lock = ""  # the argument that names a lock; "": only options may describe one
+        self.lock = ""  # the argument, or a stream's option, that describes a lock
         self._warned = False
         self._woken, self._due, self._closed = threading.Event(), False, False
         self._thread: threading.Thread | None = None  # started by the first write
