@@ -96,7 +96,8 @@ def test_a_stream_whose_options_describe_a_lock_is_warned_that_no_commit_takes_i
     spark: Any, here: Any
 ) -> None:
     options = {"hoodie.write.lock.storage.validity.timeout.secs": "300"}
-    one = foreach_batch(query="mine", options=options, **KEYS, **here)
+    how: dict[str, Any] = {**KEYS, **here}
+    one = foreach_batch(query="mine", options=options, **how)
     with pytest.warns(NoLockTaken, match="secs describes a lock"):
         one(frame(spark, ("a", "EU", 1, 1)), 0)
     one.close()
