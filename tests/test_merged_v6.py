@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -435,6 +436,33 @@ def test_a_plan_stays_whoever_dies_or_rolls_it_back(table: Table) -> None:
     write(table, 2, "k04")
     assert table.compact(mode="execute") is not None
     assert live(table) == expected | {"k04": 2} == dict(shown(read_by_hudi_rs(table.url)))
+
+
+def test_an_inflight_file_that_a_stopped_process_wrote_late_does_not_keep_a_plan_for_ever(
+    table: Table,
+) -> None:
+    """It was paused right before the file, rolled back meanwhile, and stopped right after it."""
+    planned = table.compact(mode="schedule")
+    assert planned is not None
+    expected = live(table)
+    inflight = folder(table) / V6.inflight(planned.instant, "compaction")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PlanAttempt, "_publish", ends)
+        patched.setattr(PlanAttempt, "_leave", lambda *_: iter(()))
+        with Table(table.url) as other, pytest.raises(Stops):
+            other.compact(mode="execute")
+    body = inflight.read_bytes()
+    roll_back(table, planned.instant)
+    inflight.write_bytes(body)
+    with pytest.raises(TableBlocked, match=f"--instant {planned.instant} --stopped"):
+        table.compact(mode="execute")
+    assert main(["table", "rollback", table.url, "--instant", planned.instant, "--stopped"]) == 0
+    assert not inflight.exists()
+    inflight.write_bytes(body)
+    os.utime(folder(table) / V6.requested(planned.instant, "compaction"), (0, 0))  # long ago
+    assert main(["table", "show", table.url]) == 1
+    assert table.compact(mode="execute") is not None
+    assert live(table) == expected == dict(shown(read_by_hudi_rs(table.url)))
 
 
 @pytest.mark.parametrize("begun", [False, True])

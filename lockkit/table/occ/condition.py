@@ -15,6 +15,7 @@ from lockkit.table.format.plans import OURS, ReplacePlan
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, load_timeline
 from lockkit.table.occ.covered import pending_commits
+from lockkit.table.occ.executions import was_begun
 from lockkit.table.occ.failed import service_plans
 from lockkit.table.occ.fence import Fence, read_fence
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
@@ -98,6 +99,8 @@ def unfinished(
     hudis = heartbeat.attempt is None and (
         OURS not in plan.params if plan else bool(damaged) and heartbeat.version is None
     )
+    if hudis and action == "compaction":
+        hudis = not (yield from was_begun(names, now, instant))
     since_ms = instant_ms(instant) if heartbeat.modified_ms is None else heartbeat.modified_ms
     until_ms = wall_ms if heartbeat.date_ms is None else heartbeat.date_ms
     return PendingInstant(

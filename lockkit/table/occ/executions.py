@@ -10,7 +10,7 @@ from lockkit.runtime.proven import all_of, delete, listing, read
 from lockkit.table.errors import DamagedFile
 from lockkit.table.format.compaction_plan import parse_compaction_plan
 from lockkit.table.format.layout import BASE_FILE, LOG_FILE, TaskId
-from lockkit.table.format.timeline import TimelineNames
+from lockkit.table.format.timeline import Timeline, TimelineNames
 from lockkit.table.occ.discarding import attempt_in
 from lockkit.table.occ.liveness import forget
 from lockkit.table.occ.markers import files_of, marker_key
@@ -62,6 +62,19 @@ def _is_damaged(target: str, names: TimelineNames) -> Procedure[bool]:
                         ) from None  # fmt: skip
                 return True
     return False
+
+
+def was_begun(names: TimelineNames, now: Timeline, instant: str) -> Procedure[bool]:
+    """Whether the inflight file of a compaction without a heartbeat is an execution's of lockkit's.
+
+    Then that execution has been rolled back: its heartbeat was written first. The store applied the
+    file late, or the process wrote it after a pause, and stopped.
+    """
+    if instant not in now.inflight:
+        return False
+    key = names.inflight(instant, "compaction")
+    found = yield from read(key)
+    return isinstance(found, Found) and attempt_in(key, found.body) is not None
 
 
 def execution(attempt: str) -> TaskId:

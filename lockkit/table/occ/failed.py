@@ -30,6 +30,7 @@ from lockkit.table.format.properties import FENCED, TableConfig, recheck_config
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, load_timeline
 from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.covered import load_rollback_plan
+from lockkit.table.occ.executions import was_begun
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules, Policy
 from lockkit.table.occ.liveness import (
     HEARTBEATS,
@@ -70,7 +71,8 @@ def failed_writes(
         heartbeat = yield from read_heartbeat(
             instant, names.requested(instant, now.pending[instant])
         )
-        if not ours and heartbeat.attempt is None:
+        alone = not ours and heartbeat.attempt is None
+        if alone and not (yield from was_begun(names, now, instant)):
             continue  # Hudi's, or scheduled: no process of ours carries it out
         if policy == "EAGER" or expired(heartbeat, wall_ms, rules):
             plans_dead.append(heartbeat)

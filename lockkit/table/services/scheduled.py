@@ -29,7 +29,7 @@ from lockkit.table.occ.committing import wait_out
 from lockkit.table.occ.conflict import refuse_unreadable
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.discarding import attempt_in
-from lockkit.table.occ.executions import delete_executions, execution
+from lockkit.table.occ.executions import delete_executions, execution, was_begun
 from lockkit.table.occ.liveness import read_heartbeat
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.prepared import Prepared
@@ -193,6 +193,12 @@ def to_execute(
         raise TableBlocked(instant, why, "wait; if it died, the next compaction rolls it back")
     if (yield from read_heartbeat(instant)).version is not None:
         raise TableBlocked(instant, "is being carried out by another process", "wait for it")
+    if (yield from was_begun(view.config.names, view.now, instant)):
+        raise TableBlocked(
+            instant, "was begun by a process whose execution of it was rolled back",
+            "try again in some minutes; or, if that process has ended: "
+            f"lockkit table rollback URL --instant {instant} --stopped",
+        )  # fmt: skip
     if instant in view.now.inflight:
         raise waits(instant, view.now, view.config.sliced)
     return taken, plan
