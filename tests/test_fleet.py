@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -22,6 +24,7 @@ from waiting import until
 
 from lockkit.clock import Clock
 from lockkit.events import Event, read
+from lockkit.lab.processes import writer
 from lockkit.lab.processes.fleet import Fleet, FleetError, leftovers
 from lockkit.lab.processes.process import tree
 from lockkit.lab.processes.services.objects import ObjectServer
@@ -668,3 +671,23 @@ def test_a_child_survives_the_thread_that_started_it(tmp_path: Path) -> None:
         assert server.answers()
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize(("launched_after", "warmed"), [
+    (1, ["gs"]), (2, ["gs", "memory"]), (3, ["gs", "memory", "s3"]),
+    (9, ["gs", "memory", "s3", "az"]),
+])  # fmt: skip
+def test_a_launch_that_comes_early_does_not_wait_for_the_libraries_of_other_stores(
+    launched_after: int, warmed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = list[str]()
+
+    def opens(url: str) -> None:
+        done.append(url.partition(":")[0])
+
+    monkeypatch.setattr(writer.TableAddress, "open", lambda place: opens(place.url))
+    monkeypatch.setattr(writer, "commit_orders", lambda plan, *_: opens(plan.url))
+    monkeypatch.setattr(writer, "_Silent", lambda _channel: None)
+    channel: Any = SimpleNamespace(has_news=lambda: len(done) >= launched_after)
+    writer.warm_up(channel, "gs://bucket/orders", "orders", ["s3://bucket/orders", "az://c/orders"])
+    assert done == warmed

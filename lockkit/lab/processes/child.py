@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from select import select
 from typing import Any, NoReturn
 
 from lockkit.clock import Clock
@@ -135,6 +136,10 @@ class Channel:
             return False
         self._set(settings)
         return True
+
+    def has_news(self) -> bool:
+        """Whether its input has more to read, or has ended."""
+        return bool(select([sys.stdin], [], [], 0)[0])
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Send an event of this child's lane."""

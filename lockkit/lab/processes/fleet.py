@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -194,11 +194,8 @@ class Fleet:
         They import what they need on any provider and wait. Then `launch` takes a fraction of a
         second.
         """
-        self._supervisor = self._spawn(ahead=asdict(self.plan))
-        others = (each for each in TABLES if each != self.plan.provider)
-        for provider in others:
-            plan = replace(self.plan, provider=provider, url=TABLES[provider])
-            self._supervisor.send(ahead=asdict(plan))
+        others = [url for each, url in TABLES.items() if each != self.plan.provider]
+        self._supervisor = self._spawn(ahead=asdict(self.plan), others=others)
 
     @property
     def waits(self) -> bool:

@@ -495,15 +495,14 @@ def start_child(
     )  # fmt: skip
 
 
-def warmed_for(plan: Plan) -> dict[str, Any]:
-    """What tells a writer to import what the plan's store needs, and to wait."""
-    return {"ahead": {"url": plan.url, "dataset": plan.dataset}}
+def start_ahead(plan: Plan, others: list[str]) -> dict[str, ChildProcess]:
+    """Start a fleet's plain writers before its launch, and import what the store needs.
 
-
-def start_ahead(plan: Plan) -> dict[str, ChildProcess]:
-    """Start a fleet's plain writers before its launch, and import what the store needs."""
+    They import what a commit to the plan's table needs, then what the stores of `others` need.
+    """
+    warmed = {"ahead": {"url": plan.url, "dataset": plan.dataset, "others": others}}
     env, names = writers_env(plan), [f"W{number + 1}" for number in range(plan.writers)]
-    waiting = {name: start_child(plan, name, WRITER, warmed_for(plan), env) for name in names}
+    waiting = {name: start_child(plan, name, WRITER, warmed, env) for name in names}
     from lockkit.lab.faults import Proxy  # noqa: F401 - `_host` uses it
     from lockkit.lab.server import Emulator  # noqa: F401 - the same
 
@@ -534,11 +533,8 @@ def _bare(error: Exception) -> bool:
 
 def main(channel: Channel) -> int:
     waiting: dict[str, ChildProcess] = {}
-    while "ahead" in channel.settings:
-        plan = Plan(**channel.settings["ahead"])
-        for writer in waiting.values():
-            writer.send(ahead={"url": plan.url, "dataset": ""})
-        waiting = waiting or start_ahead(plan)
+    if "ahead" in channel.settings:
+        waiting = start_ahead(Plan(**channel.settings["ahead"]), channel.settings["others"])
         if not channel.await_settings():
             return 0  # the kernel kills the writers, as they are our children
     return Supervisor(Plan(**channel.settings["plan"]), channel, waiting).run()

@@ -350,23 +350,26 @@ class _Silent(Control):
         """Nobody reads the events of a commit in memory."""
 
 
-def warm_up(channel: Channel, url: str, dataset: str) -> None:
+def warm_up(channel: Channel, url: str, dataset: str, others: list[str]) -> None:
     """Import all that a commit to `url` needs: open that store, commit once to one in memory.
 
-    Without a `dataset` only the store is opened: nothing else differs between stores.
+    Then open the stores of `others`: nothing else differs between stores. A launch ends this early.
     """
     with suppress(LockkitError, OSError):  # the writer's own commit will fail, and say why
         TableAddress(url, NOWHERE).open()
-        if not dataset:
+        if channel.has_news():
             return
         plan = WriterPlan(url="memory://ahead/orders", dataset=dataset, rounds=1, pause_s=0)
         commit_orders(plan, _Silent(channel), Clock())
+        for other in others:
+            if not channel.has_news():
+                TableAddress(other, NOWHERE).open()
 
 
 def main(channel: Channel) -> int:
     if "ahead" in channel.settings or channel.settings.get("kind") == "plain":
         sys.meta_path.insert(0, _NoPandas())
-    while ahead := channel.settings.get("ahead"):
+    if ahead := channel.settings.get("ahead"):
         warm_up(channel, **ahead)
         if not channel.await_settings():
             return 0
