@@ -468,6 +468,21 @@ def test_a_column_that_is_added_while_another_handle_appends_is_the_tables(
     assert values(url) == judged(url) == dict.fromkeys("abcde", 0)
 
 
+def test_a_handle_that_was_opened_on_an_empty_table_takes_away_no_column(url: str) -> None:
+    """It knows no columns, so it believes that its append adds its own."""
+    with Table(url) as one, Table(url) as other:
+        assert one.read().num_rows == 0
+        one.upsert(rows("a"))
+        other.upsert(rows("b").append_column("note", pa.array(["x"])))
+        published(other)
+        with pytest.raises(CommitConflict, match="changed the table's columns"):
+            one.append(rows("c"))
+        one.append(rows("c"), retries=1)
+    with Table(url) as table:
+        assert table.read(filters=[("id", "=", "b")])["note"].to_pylist() == ["x"]
+    assert values(url) == judged(url) == dict.fromkeys("abc", 0)
+
+
 def test_table_show_names_the_last_decision(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Table(url) as table:
         done = table.append(rows("a"))

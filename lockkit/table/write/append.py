@@ -103,4 +103,5 @@ def _prepare(
         from lockkit.table.occ.outgrown import refuse_other_columns  # rarely another's commit
 
         yield from refuse_other_columns(taken, body, new.schema_at, now, lost=lost)
-    return Prepared(began, stats, frozenset(), "INSERT", body, new.grows), now
+    grows = new.grows and not decided  # such an offer would also fit if the fence has others by now
+    return Prepared(began, stats, frozenset(), "INSERT", body, grows), now
