@@ -113,7 +113,7 @@ test("a label without room says less, and what it says is still true", () => {
   assert.equal(told("committed, epoch 12", 10), "epoch 12");
   assert.equal(told("committed, epoch 12", 4), "e12");
   assert.equal(told("acquire: 412", 8), "412");
-  assert.equal(told("write, epoch 2", 10), "write");
+  assert.deepEqual([10, 6].map((room) => told("write, epoch 2", room)), ["write e2", "write"]);
   assert.equal(told("the SDK's own retry: answer 412 lost", 23), "retry: answer 412 lost");
   assert.equal(told("stale commit accepted", 14), "stale commit");
   assert.deepEqual([8, 7].map((chars) => told("superseded", chars)), ["replaced", "over"]);
@@ -264,6 +264,16 @@ test("the lines of one label are below one another, on one side of their lane", 
     }
   }
   assert.ok(several > 100);
+});
+
+test("a label between its lane and what belongs to the next one points at its lane", () => {
+  const plan = layout(named("_group"), 690);
+  const away = plan.labels.filter((label) => label.anchor === "end" && plan.arrows.some(({ id }) => id === label.id));
+  const pointing = away.filter((label) => label.points === 1);
+  assert.ok(pointing.length && plan.arrows.every(({ side }) => side === "table"));
+  assert.deepEqual(new Set(pointing.map(({ id }) => id)), new Set(away.map(({ id }) => id)), "each one, from one of its lines");
+  const held = layout(named("_retried"), 366).labels.filter((label) => label.kind === "owner");
+  assert.ok(held.every(({ anchor, points }) => (points === -1) === (anchor === "start")));
 });
 
 test("a refusal says its cause, on more lines where one is too short", () => {

@@ -86,11 +86,14 @@ def test_the_same_moment_is_at_the_same_place_for_both_and_a_kill_is_marked() ->
         ("50", "W1"), ("0", "W2"), ("80", "W1"), ("50", "W2"),
     ]  # fmt: skip
     assert len({(colour, who) for _, colour, who in grants}) == 2, "a writer has one colour"
-    mark = r"<q style='left:(\d+).00%;max-width:(\d+).00%' title='[^']+'>([^<]+)"
+    mark = (r"lp-at' style='left:(\d+).00%'></i><q style='left:max\(\1.00%, (-?\d+).00% [^)]+\);"
+            r"max-width:(\w+)[^']*' title='[^']+'>([^<]+)")  # fmt: skip
     assert re.findall(mark, drawn) == [
-        ("20", "80", "✗ killed"), ("30", "10", "✗"),  # the next mark is near
-        ("40", "60", "▶ started again"),
+        ("20", "-100", "80", "✗ killed"), ("30", "-100", "none", "✗"),  # the next mark is near
+        ("40", "30", "60", "▶ started again"),  # and stands beside the one before it
     ]  # fmt: skip
+    struck = re.findall(r"lp-struck><em [^>]+>(\w+)", drawn)
+    assert struck == ["W2", "service"], "words stand below a line, not over its bars"
     later = [*one, event(9400, "W2", "killed", pid=2)]
     ticks = "<s style='left:0.00%'>0 s</s><s style='left:50.00%'>5 s</s></span>"
     assert ticks in drawn, "the label at its end would be cut"

@@ -49,7 +49,8 @@ def test_buttons_follow_what_each_writer_may_do_and_refused_writers_may_begin_ag
     assert buttons == {(what, name): what == "commit" for what, name in tables._buttons}
     assert "refused, and rolled back" in tables.stages[0].ended["W1"]
     shown = tables._panes[0].value
-    assert "(commit) also rewrote" in shown and not re.search(r"\d{17}", shown)
+    assert "W2&#x27;s commit .." in shown and "also rewrote this file group" in shown
+    assert not re.search(r"\d{17}|0{8}", shown), "a full instant, or a file group's id"
     tables._buttons["write", "W1"].click()
     assert tables._buttons["write", "W1"].disabled and PENDING in tables._panes[0].value
     tables._buttons["commit", "W1"].click()

@@ -17,7 +17,8 @@ PANELS = (
     "Providers()", "StoreProbe()", "TimeSliders()",
     "from lockkit.lab.course.breaker import Breaker\nBreaker()",
     "from lockkit.lab.course.striping import Stories\nStories('upgrades')",
-    "from lockkit.lab.widgets import PatternStepper\nPatternStepper('election')",
+    """from lockkit.lab.widgets import PatternStepper
+PatternStepper('election', 'the resource does not check the epoch')""",
 )  # fmt: skip
 CONTROLS = ".widget-dropdown, .widget-text, .widget-slider, .widget-button, .lk"
 BEYOND = """(panel, controls) => {
@@ -73,11 +74,18 @@ def test_a_panel_with_its_picture_fits_one_screen_of_a_narrow_notebook(
     """Of 900 pixels JupyterLab's own bars take 120."""
     page.set_viewport_size({"width": 800, "height": 900})
     run_all_cells(page, lab, notebook_of(lab, "tall.ipynb", *TALL))
-    panels = page.locator(".jp-Cell .lk-panel")
-    panels.nth(len(TALL) - 1).wait_for(state="attached", timeout=LATER_MS)
-    tall = "each => each.getBoundingClientRect().height"
-    heights = [seen(page, panels.nth(n)).evaluate(tall) for n in range(len(TALL))]
+    heights, views = [], []
+    for n in range(len(TALL)):  # JupyterLab draws the cells that are in view, and some beside them
+        page.evaluate(f"window.jupyterapp.shell.currentWidget.content.scrollToItem({n}, 'start')")
+        cell = page.locator(f".jp-Cell[data-windowed-list-index='{n}']")
+        panel = cell.locator(".lk-panel").first
+        panel.wait_for(state="attached", timeout=LATER_MS)
+        heights.append(seen(page, panel).evaluate("each => each.getBoundingClientRect().height"))
+        views += panel.locator(".lk-scroll").evaluate_all(
+            "all => all.map((each) => [each.clientHeight, each.scrollHeight])"
+        )
     assert all(200 < each < 780 for each in heights), heights
+    assert all(shown >= min(whole, 300) - 20 for shown, whole in views) and len(views) > 1, views
 
 
 PICTURES = (

@@ -111,7 +111,7 @@ class StagedUpserts(Stage):
         try:
             self.go(name, table.commit(prepared, lock, strategy=self.strategy))
         except CommitConflict as conflict:
-            self.ended[name] = shortened(f"refused, and rolled back: {conflict}")
+            self.ended[name] = shortened(f"refused, and rolled back: {self._because(conflict)}")
             known = prepared.transaction.taken.known
             self.go(name, roll_back(prepared.instant, lock, known))
             return False
@@ -147,6 +147,13 @@ class StagedUpserts(Stage):
         self._epoch += 1
         self.go("C", table.commit(prepared, StagedLock(self._epoch)))
         return True
+
+    def _because(self, conflict: CommitConflict) -> str:
+        """Whose commit was first; all write the one file group, so its id says nothing."""
+        owner = {each.standing: each.owner for each in self._files.values()}[conflict.instant]
+        other = f"{owner}'s commit" if owner in self.ended else f"the {owner}"
+        where = " this file group" if conflict.file_group else ""
+        return f"{other} {conflict.instant} {conflict.cause}{where}: {conflict.cure}"
 
     def _put(self, file: BaseFile, owner: str, rows: Any, instant: str) -> None:
         self._files[file.key] = GroupFile(file.key, owner, tuple(rows), instant)

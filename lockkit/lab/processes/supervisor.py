@@ -55,7 +55,7 @@ LAST_OUTPUT_MS = 200
 PROFILES = {"s3": "aws", "gcs": "gcs", "azure": "azure"}
 """By default the embedded server behaves like this provider's store."""
 STOPS = {
-    "commit": "at its commit, holding the lock",
+    "commit": "at its commit, while it held the lock",
     "decided": "its commit decided and not yet visible",
 }
 WRITER = "lockkit.lab.processes.writer"

@@ -14,7 +14,7 @@ from typing import Any
 from lockkit.events import STORE, Event, parse, read
 
 SERVER = "server"
-STOPS = {"at its commit, holding the lock": "before its commit",
+STOPS = {"at its commit, while it held the lock": "before its commit",
          "its commit decided and not yet visible": "in its commit"}  # fmt: skip
 WARM_UP_S = 60.0
 """A process's first minute does not show its growth, because it imports and reads."""

@@ -20,7 +20,7 @@ from typing import Any
 from lockkit.clock import Clock
 from lockkit.events import Event, HistoryNarrator
 from lockkit.lab.widgets.ahead import Ahead
-from lockkit.lab.widgets.launch import LaunchSettings, has_room
+from lockkit.lab.widgets.launch import PROVIDERS, LaunchSettings, has_room
 from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.predict import IN_VOILA
 from lockkit.lab.widgets.scene import Scene, facts, scene, text
@@ -263,7 +263,8 @@ class Controller:
         slow = HOT if settings.provider == "gcs" else ""
         if settings.kind != "plain":
             slow = "; Spark takes some 10 to 30 s to start"
-        self._said = f"launched {settings.writers} writers on {settings.provider}{slow}"
+        store = PROVIDERS.get(settings.provider, settings.provider)
+        self._said = f"launched {settings.writers} writers on {store}{slow}"
 
     def _start_ahead(self) -> None:
         """Start the next launch's writers; while others run, from their first commit on."""

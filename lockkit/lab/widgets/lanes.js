@@ -42,6 +42,7 @@ const GLYPHED = new Set(["stalled", "holds", "exited", "killed"]);   // a glyph 
 const SVG = "http://www.w3.org/2000/svg";
 const BEGUN = new Set(["starting", "running"]);
 const GLYPHS = { VALID: "\u2713", INVALID: "\u2717", UNKNOWN: "?" };
+const BRIEFLY = 500;      // ms: what is left out is said from here on
 const AROUND = 300;       // pixels that are drawn above and below what is in view
 const KEYS = [
   ["arrow keys", "the previous event, the next (in the diagram, or in the table)"],
@@ -462,7 +463,7 @@ class View {
   /** The newest event is at the bottom; while a writer stands still, the takeover does not leave; after that, its outcome does not, nor a request whose answer was lost. */
   follow(keep) {
     const { omitted, lanes, span } = this.scene;
-    const between = omitted ? `; ${seconds(omitted, 0)} between are left out` : "";
+    const between = omitted >= BRIEFLY ? `; ${seconds(omitted, 0)} between are left out` : "";
     const since = lanes.some(({ state }) => state === "stalled") ? "since the stall" : "a stall's outcome, or a lost answer, stays for 10 s";
     this.window.textContent = keep === null ? `live, the last ${seconds(span[1] - span[0], 1)}` : `live, ${since}; the newest is at the bottom${between}`;
     if (keep === null) this.freed = false;
@@ -694,6 +695,7 @@ class View {
     const hue = label.kind === "generation" || label.kind === "owner" || label.kind === "commit" ? ` lk-w${label.hue % 6}` : "";
     const node = svg("text", { class: `lk-label lk-label-${label.kind}${hue}`, x: label.x, y: label.y, "text-anchor": label.anchor, "data-for": label.id }, parent);
     node.textContent = label.text;
+    if (label.points) svg("path", { d: `M${label.x + 2 * label.points} ${label.y - 8}v8l${5 * label.points} -4z`, class: `lk-points lk-w${label.hue % 6}` }, parent);
     return node;
   }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from lockkit.lab.widgets.ui import FAST
 
+PROVIDERS = {"s3": "Amazon S3", "gcs": "Google Cloud Storage", "azure": "Azure Blob"}
 FAST_LEASE_S = 2.0
 SPARK_BYTES_MIN = 4_000_000_000
 """A shared Spark with three clients needs 1.4 GB; on less than this machine, plain writers."""

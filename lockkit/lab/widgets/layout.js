@@ -79,7 +79,7 @@ const SHORTER = [
   [/^decided by (.+)$/, "by $1"], [/^by (W\d+)$/, "$1"], [/^decides (\d+)$/, "\u00d7$1"], [/^committed$/, "done"],
   [/^stale commit accepted$/, "stale commit"], [/^stale commit$/, "stale"],
   [/^(.+): done$/, "$1 \u2713"], [/^(.+) wrote first$/, "$1 first"], [/its own write was first$/, "own write first"],
-  [/^conflict with( .*)?$/, "conflict"], [/^(epoch \d+) is over$/, "$1 over"], [/^epoch (\d+) over$/, "e$1 over"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed|held back)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^(commit )?refused.*$/, "refused"],
+  [/^conflict with( .*)?$/, "conflict"], [/^write, epoch (\d+)$/, "write e$1"], [/^(write) e\d+$/, "$1"], [/^(epoch \d+) is over$/, "$1 over"], [/^epoch (\d+) over$/, "e$1 over"], [/^(fault: .+) \(.*\)$/, "$1"], [/^fault: (.+)$/, "$1"], [/^(?:answer|request) (dropped|cut off|withheld|delayed|held back)$/, "$1"], [/^(fenced off): .*$/, "$1"], [/^(commit )?refused.*$/, "refused"],
   [/^the SDK's (own )?retry( \d+)?(?=:|$)/, "retry"], [/^[^:]+: (.+)$/, "$1"], [/^answer (\d+ )?lost$/, "lost"],
   [/^stalled .+$/, "stalled"], [/^rule broken here$/, "rule broken"], [/^(\d{2,})\.\d s$/, "$1 s"], [/^past its lease$/, "past lease"], [/^past lease$/, "expired"], [/^superseded$/, "replaced"], [/^replaced$/, "over"], [/^counts wrongly$/, "no grant"], [/^fenced off$/, "fenced"], [/^lease (over|lost)$/, "$1"],
   [/^(g\d+) .*$/, "$1"], [/^\.\.\d{6}$/, ""], [/^(\S+?),? epoch \d+$/, "$1"],
@@ -217,7 +217,21 @@ function laid(scene, arrows, kept, marks, at, room, more, last) {
   const page = new Page(drawn, points);
   const { labels, tight } = settle(axis.labels, page, room, last);
   for (const place of tight) more.set(place, (more.get(place) ?? 0) + MORE);
-  return { axis, bars, drawn, points, tight, labels: [...labels, ...caption(bars, page, at, room)] };
+  return { axis, bars, drawn, points, tight, labels: pointed([...labels, ...caption(bars, page, at, room)], drawn, at) };
+}
+
+/**
+ * Where a label stands on the side of its lane that its arrow does not go to, or right of the lock
+ * object, it is near what belongs to the next lane: `points` is where its lane is, from its last line.
+ */
+function pointed(labels, arrows, at) {
+  const sides = new Map(arrows.filter(({ lane }) => at[lane] !== undefined).map(({ id, side }) => [id, side]));
+  const usual = ({ id, kind }) => (kind === "owner" || kind === "over" || sides.get(id) === "lock" ? "end" : sides.has(id) ? "start" : "");
+  const last = new Map(labels.map((label) => [label.id, label]));   // of its lines
+  return labels.map((label) => {
+    const away = usual(label) && label.anchor !== usual(label) && last.get(label.id) === label;
+    return away ? { ...label, points: label.anchor === "end" ? 1 : -1 } : label;
+  });
 }
 
 /** Room for the longest time, and, where there is a lock object, for the longest name of a holder. */

@@ -26,11 +26,10 @@ from lockkit.lab.widgets.charts import Charts
 from lockkit.lab.widgets.control import CLOSED, Controller, PanelUpdate
 from lockkit.lab.widgets.export import export_html, judged, log_lines, page_of
 from lockkit.lab.widgets.lanes import Lanes
-from lockkit.lab.widgets.launch import LaunchSettings, default_settings
+from lockkit.lab.widgets.launch import PROVIDERS, LaunchSettings, default_settings
 from lockkit.lab.widgets.scene import Scene, whole
 from lockkit.lab.widgets.ui import Newest, button, choice, column, row
 
-PROVIDERS = [("Amazon S3", "s3"), ("Google Cloud Storage", "gcs"), ("Azure Blob", "azure")]
 CREWS = [
     ("3 PySpark, one shared Spark", ("connect", 3)),
     ("2 PySpark, one shared Spark", ("connect", 2)),
@@ -93,7 +92,8 @@ class Workbench(Newest):
         if start.overlap not in dict(OVERLAPS).values():
             overlaps = [(f"overlap {start.overlap:g}", start.overlap), *OVERLAPS]
         self._rest = start
-        self.provider = choice("Provider", PROVIDERS, start.provider, "210px")
+        stores = [(name, key) for key, name in PROVIDERS.items()]
+        self.provider = choice("Provider", stores, start.provider, "210px")
         self.team = choice("Writers", crews, team, "285px")
         self.overlap = choice("Files", overlaps, start.overlap, "200px")
         self.lease = choice("Lease", leases, lease, "125px")

@@ -24,6 +24,8 @@ TICK_S = 5
 CHAR_PERCENT = 2.2
 """Of the axis, in a notebook of 800 pixels: so much a character beside a mark takes."""
 SERVICE = "service"
+SIGN_PX = 12
+"""How wide the sign of a mark is."""
 CHART_STYLE = f"""<style>
 .lp-chart{{font-size:12px;margin:6px 0}}.lp-chart p{{display:flex;margin:0;line-height:20px}}
 .lp-chart em{{flex:0 0 60px;font-style:normal;font-weight:600}}
@@ -34,8 +36,10 @@ CHART_STYLE = f"""<style>
 .lp-grant{{top:4px;height:12px;min-width:2px;border-radius:2px}}
 .lp-still{{top:7px;height:6px;border:1px solid {INK};background:repeating-linear-gradient(45deg,
 {INK} 0 2px,transparent 2px 5px)}}
+.lp-at{{top:3px;height:14px;width:2px;background:{BAD}}}
+.lp-chart .lp-struck span{{height:36px}}
 .lp-chart q{{quotes:none;color:{BAD};font-weight:600;white-space:nowrap;overflow:hidden;
-margin-left:3px;background:var(--jp-layout-color0,#fff);line-height:16px;top:2px}}
+margin-left:-4px;line-height:16px;top:18px}}
 </style>"""
 Place = Callable[[float], float]
 """A moment (ms) as a place on the axis, in percent."""
@@ -222,11 +226,15 @@ def _rows(history: Sequence[Event], end_ms: float, place: Place, grid: str) -> s
         beside = min((other for each, other, _ in marks[n + 1:] if each == who), default=100.0)
         tight = beside - x < CHAR_PERCENT * len(says)
         said = says[0] if tight else says  # the sign alone
+        before = max((other for each, other, _ in marks[:n] if each == who), default=-100.0)
         if x > 0:
-            room = f"left:{x:.2f}%;max-width:{beside - x:.2f}%"
+            left = f"max({x:.2f}%, {before:.2f}% + {SIGN_PX}px)"
+            room = f"left:{left};max-width:{'none' if tight else f'{beside - x:.2f}%'}"
+            drawn[who] += f"<i class='lp-at' style='left:{x:.2f}%'></i>"
             drawn[who] += f"<q style='{room}' title='{escape(says)}'>{escape(said)}</q>"
     return "".join(
-        f"<p><em style='color:{tints[who]}'>{escape(who)}</em><span>{line}</span></p>"
+        f"<p{' class=lp-struck' * ('<q' in line)}><em style='color:{tints[who]}'>{escape(who)}</em>"
+        f"<span>{line}</span></p>"
         for who, line in drawn.items()
     )
 

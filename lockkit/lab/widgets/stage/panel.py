@@ -13,7 +13,7 @@ from lockkit.lab.widgets.stage.actor import Actor
 from lockkit.lab.widgets.stage.decisions import THE_LEASE, Choice, Decision
 from lockkit.lab.widgets.stage.requests import shown
 from lockkit.lab.widgets.stage.staged import Stage
-from lockkit.lab.widgets.ui import button, row
+from lockkit.lab.widgets.ui import button, named, row
 
 STYLE = (
     "<style>.lockkit-steps td,.lockkit-steps th{padding:1px 8px;vertical-align:top;font-size:12px;"
@@ -35,6 +35,8 @@ STYLE = (
     "padding:4px 8px;min-width:330px}</style>"
 )
 SHORTER = (".hoodie/", "")
+CHOICE_CHARS = 28
+"""A longer choice is cut off in the menu of a narrow page, which says it below."""
 DIFFERS = "<td title='this line differs between the two runs'>≠ differs</td>"
 
 BUTTONS = (
@@ -72,11 +74,12 @@ class StagePanel:
             layout=widgets.Layout(width="auto"),
             tooltip="This run as text: copy it, or paste another and press Enter",
         )  # fmt: skip
+        self._chosen = named(widgets.HTML(), "chosen")
         lease = [self._lease()] if run.choices(THE_LEASE) else []
         actors = row(*(self._actor(name) for name in run.actors), align="flex-start")
         self._lanes = _lanes_of(run)
         self.view = widgets.VBox(
-            [row(self._title, mistakes, *lease), self.moment, actors,
+            [row(self._title, mistakes, *lease), self._chosen, self.moment, actors,
              self._below, *([self._lanes] if self._lanes else [])],
             layout=widgets.Layout(flex="1 1 0"),
         )  # fmt: skip
@@ -130,6 +133,8 @@ class StagePanel:
         for name, each in self._ends.items():
             each.disabled = Choice.ANSWER not in self.run.choices(name)
         self.mistakes.value, self.moment.value = self.run.mistake, str(self.run.moment)
+        chosen = self.mistakes.label if len(self.mistakes.label) > CHOICE_CHARS else ""
+        self._chosen.value = chosen and f"<span class='lk-note'>{escape(chosen)}</span>"
         self._below.value = f"<div class='lockkit-steps'>{below}</div>"
         if self._lanes is not None:
             _draw(self._lanes, self.run)

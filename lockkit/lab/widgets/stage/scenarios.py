@@ -228,8 +228,8 @@ def _queued(steps: PatternSteps) -> Judgement:
 
 
 def _state(steps: PatternSteps) -> None:
-    own = LockInfo(id="id-of-W1", operation="OperationTypeApply", who="W1")
-    other = LockInfo(id="id-of-W2", operation="OperationTypePlan", who="W2")
+    own = LockInfo(id="id-W1", operation="OperationTypeApply", who="W1")
+    other = LockInfo(id="id-W2", operation="OperationTypePlan", who="W2")
     steps.keep("W1", _apply(own))
     steps.keep("W2", _break_in(own.id, other))
 
@@ -250,9 +250,9 @@ def _state_kept(steps: PatternSteps) -> Judgement:
     found = steps.read(read_state(STATE_KEY)).info
     there = found.id if isinstance(found, LockInfo) else ""
     refused = steps.actors["W1"].ended.startswith(("StateLocked", "LockUnknown"))
-    if refused and there == "id-of-W1":
+    if refused and there == "id-W1":
         return Judgement(False, "W1 was refused by its own lock, which no client will ever unlock")
-    if "W2" in steps.results and there != "id-of-W2":
+    if "W2" in steps.results and there != "id-W2":
         return Judgement(False, f"W2 {steps.results['W2']}, and its lock file is gone")
     return Judgement(True, f"the lock file is {f'of {there}' if there else 'not there'}")
 
