@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.terminal import FOUND, OK, say, say_json, store_options
@@ -52,12 +53,17 @@ def adopt(args: argparse.Namespace) -> int:
     from lockkit.cli.fence import locked
     from lockkit.cli.generations import opened
     from lockkit.runtime import run
+    from lockkit.table.format.properties import from_properties
     from lockkit.table.services.adopt import adopt, find_buckets, plan_adoption
+    from lockkit.table.services.refused import refused_writes
 
     with opened(args.url, store_options(args)) as store:
         found: Adoption = run(plan_adoption(), store, Clock())
         buckets = find_buckets(store, Clock(), found.keys, args.buckets)
         found = run(plan_adoption(buckets), store, Clock()) if buckets else found
+        if not found.obstacles:  # of the properties
+            standing = refused_writes(store, Clock(), from_properties(found.then))
+            found = replace(found, remaining=(*standing,), writable=found.writable and not standing)
         ready = found.fixes and not found.obstacles and not args.dry_run
         if ready:
             with locked(args) as lock:
@@ -82,6 +88,8 @@ def _as_json(url: str, found: Adoption) -> dict[str, Any]:
 
 
 def _lines(url: str, found: Adoption) -> list[str]:
+    from lockkit.table.format.properties import from_properties
+    from lockkit.table.occ.mode import is_fenced_for_ever
     from lockkit.table.services.adopt import writer_options
 
     lines = [plain(url)]
@@ -101,6 +109,9 @@ def _lines(url: str, found: Adoption) -> list[str]:
     if found.remaining:  # an option for its writers now may contradict what is to be done first
         return lines
     options = writer_options(found.then, url)
+    if not options and is_fenced_for_ever(from_properties(found.then)):
+        return [*lines, "  its mode is fenced, and stays fenced: it is merge-on-read with",
+                "  lockkit's buckets, so Hudi's writers must never write it."]  # fmt: skip
     if not options:
         lines += ["  its mode is fenced: Hudi's writers must not write it. Switch the mode first:"]
         return [*lines, f"  lockkit table mode {plain(url)} hudi"]

@@ -170,12 +170,13 @@ def _lines(url: str, plan: FenceRepair) -> list[str]:
 
 def mode(args: argparse.Namespace) -> int:
     from lockkit.cli.generations import opened
-    from lockkit.table.occ.mode import switch_mode
+    from lockkit.table.occ.mode import refuse_switch, switch_mode
 
     with opened(args.url, store_options(args)) as store:
         config, _ = run(load_config(), store, Clock())
         now = config.commit_mode
         if not args.yes:
+            run(refuse_switch(config, args.mode), store, Clock())
             if not args.json:
                 say(f"{plain(args.url)}  mode {now}", *steps(now, args.mode))
             done = {"mode": now, "switched": False}

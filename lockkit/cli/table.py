@@ -17,9 +17,11 @@ from lockkit.cli.terminal import (
     option,
     say,
     say_json,
+    store_options,
     table,
 )
 from lockkit.cli.upkeep import is_left, looked_up, pending_lines
+from lockkit.clock import Clock
 from lockkit.events import clock_time, plain
 from lockkit.table.occ.condition import held_in
 from lockkit.table.occ.fence import NO_INSTANT
@@ -35,8 +37,8 @@ ABOUT = "Shows a table, runs its services, rolls dead writers back, or repairs i
 SHOW = """\
 Shows the mode and version of the table, its latest instants, the pending ones and whether their
 writers are alive, the last decision of the fence, and the instant that holds incremental readers
-back (table version 6). It only reads. Exit 0; 1 if a dead writer left an instant pending, or a plan
-is damaged."""
+back (table version 6), and why writes are refused. It only reads. Exit 0; 1 if a dead writer left
+an instant pending, or a file or the timeline keeps writes away."""
 
 SHOW_EXAMPLE = """\
 lockkit table show s3://bucket/table
@@ -74,11 +76,17 @@ def _verb(verbs: Any, name: str, help: str, about: str, example: str) -> argpars
 
 
 def show(args: argparse.Namespace) -> int:
+    from lockkit.cli.generations import opened
+    from lockkit.table.services.refused import refused_writes
+
     found = looked_up(args)
+    with opened(args.url, store_options(args)) as store:
+        refused = refused_writes(store, Clock(), found.config)
     held = held_in(found)
     newest = list(found.timeline.completed.items())[::-1][: max(0, args.newest)]
     if args.json:
-        say_json(_as_json(args.url, found, newest, held))
+        say_json({**_as_json(args.url, found, newest, held),
+                  "refused": [completed(each) for each in refused]})  # fmt: skip
     else:
         config, head = found.config, found.fence.head if found.fence else None
         say(
@@ -97,10 +105,14 @@ def show(args: argparse.Namespace) -> int:
             say("", f"savepoints: {', '.join(saved)}")
         if found.pending:
             say("", *pending_lines(found.pending))
-            say(*(f"  {plain(each.damaged, limit=600)}" for each in found.pending if each.damaged))
+            say(*(f"  {plain(each.damaged, limit=600)}" for each in found.pending
+                  if each.damaged and each.damaged not in refused))  # fmt: skip
+        if refused:
+            say("", "writes are refused:", *(f"  {plain(each, limit=600)}" for each in refused))
         if held:
             say("", f"incremental readers are {held.describe(plain(args.url))}")
-    return FOUND if any(is_left(each) or each.damaged for each in found.pending) else OK
+    left = any(is_left(each) or each.damaged for each in found.pending)
+    return FOUND if left or refused else OK
 
 
 def _decided_together(fence: GroupFence, now: Timeline) -> str:

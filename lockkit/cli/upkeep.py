@@ -265,12 +265,18 @@ def _say_files(args: argparse.Namespace, what: str, paths: Sequence[str]) -> Non
 
 
 def rollback(args: argparse.Namespace) -> int:
+    from lockkit.cli.generations import opened
+    from lockkit.runtime import run
+    from lockkit.table.occ.executions import is_damaged
     from lockkit.table.occ.rollback import RollbackRefused
 
     if args.stopped and args.instant is None:
         raise CommandError("--stopped goes with --instant", code=USAGE)
     found = looked_up(args)
     named = None if args.instant is None else _named(args.instant, found, args.stopped)
+    if named and named.damaged and found.config.sliced and named.action == "compaction":
+        with opened(args.url, store_options(args)) as store:
+            run(is_damaged(named.instant, found.config.names), store, Clock())
     if args.dry_run:
         dead = [named] if named else [each for each in found.pending if is_left(each)]
         say(*(pending_lines(dead) if dead else [_none_dead(found)]))

@@ -80,7 +80,7 @@ class LocalStore:
     def __init__(self, url: str, options: StoreOptions = StoreOptions()) -> None:
         path = folder_of(url)
         if path is None or not path.is_absolute() or "\0" in str(path):
-            raise StoreError(f"cannot open {url!r}: write file:/// and an absolute path")
+            raise StoreError(f"cannot open {url!r}: write file:/// and the path of a folder")
         if fcntl is None:
             raise StoreError(f"cannot open {url!r}: this system has no flock")
         self.url = url

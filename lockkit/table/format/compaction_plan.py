@@ -15,6 +15,7 @@ from lockkit.table.format.avro_decoding import decode
 from lockkit.table.format.layout import FileGroup, in_partition
 from lockkit.table.format.partition import is_inside
 from lockkit.table.format.plans import making_sense, word
+from lockkit.table.format.timeline import V9
 
 VERSION = 2
 """Of Hudi's plans since 0.5: it names files by their names, not by their paths."""
@@ -68,7 +69,8 @@ def format_compaction_plan(plan: CompactionPlan) -> bytes:
 
 def parse_compaction_plan(key: str, body: bytes) -> CompactionPlan:
     """Parse a `T.compaction.requested`; a `TableError` names the file if it makes no sense."""
-    with making_sense(key):
+    only = "" if key.startswith(V9.folder) else "if no log file has its instant, "
+    with making_sense(key, only):
         fields = decode(body, "HoodieCompactionPlan")
         if fields.get("version") != VERSION:
             raise ValueError(f"a plan of version {fields.get('version')!r}")

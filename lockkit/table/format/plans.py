@@ -342,13 +342,13 @@ def _group(fields: Mapping[str, Any]) -> tuple[str, ClusteringGroup]:
 
 
 @contextmanager
-def making_sense(key: str) -> Iterator[None]:
-    """Turn parse errors into a `TableError` that names the file."""
+def making_sense(key: str, only: str = "") -> Iterator[None]:
+    """Turn parse errors into a `TableError` that names the file; `only` limits its advice."""
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         instant, _, kind = key.rpartition("/")[2].partition(".")
-        away = f", or take it away: lockkit table rollback URL --instant {instant}"
+        away = f", or {only}take it away: lockkit table rollback URL --instant {instant}"
         raise DamagedFile(
             key,
             f"is not a plan that can be carried out or respected ({type(error).__name__} "

@@ -60,6 +60,8 @@ from lockkit.table.format.property_keys import SERIAL as SERIAL
 from lockkit.table.format.timeline import HOODIE, V6, V9, TimelineNames, instant_ms
 
 PROPERTIES_KEY = HOODIE + "hoodie.properties"
+NO_TABLE = (PROPERTIES_KEY, "is missing: there is no table here",
+            "check the address, or make a table with Table.create")  # fmt: skip
 BACKUP_KEY = PROPERTIES_KEY + ".backup"
 """Exists while Hudi rewrites the file: Hudi copies it here, deletes it and writes it again."""
 SWITCHES = "lockkit.commit.mode.switches"
@@ -356,10 +358,7 @@ def load_config() -> Procedure[tuple[TableConfig, Version]]:
             return from_properties(parse_properties(body)), version
         case _missing:
             yield from refuse_half_rewritten()
-            raise NoTable(
-                PROPERTIES_KEY, "is missing: there is no table here",
-                "check the address, or make a table with Table.create",
-            )  # fmt: skip
+            raise NoTable(*NO_TABLE)
 
 
 def recheck_config(config: TableConfig, version: Version) -> Procedure[TableConfig]:

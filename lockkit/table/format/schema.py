@@ -23,6 +23,7 @@ PARTITION_PATH = "_hoodie_partition_path"
 FILE_NAME = "_hoodie_file_name"
 DELETED_FLAG = "_hoodie_is_deleted"
 META_COLUMNS = (COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME)
+_RESERVED = (*META_COLUMNS, "_hoodie_operation")  # the last one is Hudi's, and optional
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DEPTH_MAX = 16
 COLUMNS_MAX = 10_000
@@ -119,13 +120,13 @@ def evolve(table: pa.Schema | None, incoming: pa.Schema) -> pa.Schema:
     """
     import pyarrow as pa
 
-    incoming = stored_schema(incoming)
-    if table is None:
-        return incoming
+    table = pa.schema([]) if table is None else table
     by_case = {name.lower(): name for name in table.names}
     added = []
-    for field in incoming:
+    for field in stored_schema(incoming):
         known = by_case.get(field.name.lower())
+        if known is None and field.name.lower() in _RESERVED:
+            raise RefusedRows(field.name[:SHOWN], "is a name of Hudi's own columns", "rename it")
         if known is None:
             added.append(field)
         elif known != field.name:

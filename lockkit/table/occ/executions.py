@@ -27,11 +27,11 @@ def put_back(target: str, names: TimelineNames) -> Procedure[tuple[str, ...]]:
     lack all earlier rows, for every reader. So no such plan is ever taken away; Hudi begins it
     again, too. What Hudi wrote for it stays: it may carry the plan out just now.
 
-    A plan that cannot be read is deleted, unless a log file is named after it. `DamagedFile` then.
+    A plan that cannot be read is deleted, unless a log file is named after it: see `is_damaged`.
     """
     files = yield from delete_executions(target)
     inflight = names.inflight(target, "compaction")
-    if (yield from _is_damaged(target, names)):
+    if (yield from is_damaged(target, names)):
         yield from delete(inflight)
         yield from delete(names.requested(target, "compaction"))
         yield from forget(target)
@@ -45,8 +45,11 @@ def put_back(target: str, names: TimelineNames) -> Procedure[tuple[str, ...]]:
     return files
 
 
-def _is_damaged(target: str, names: TimelineNames) -> Procedure[bool]:
-    """Whether a plan of version 6 cannot be read, and no log file is named after it."""
+def is_damaged(target: str, names: TimelineNames) -> Procedure[bool]:
+    """Whether a plan of version 6 cannot be read, and no log file is named after it.
+
+    Raises `DamagedFile` if one is: the plan has to stay.
+    """
     requested = names.requested(target, "compaction")
     match (yield from read(requested)):
         case Found(body, _):

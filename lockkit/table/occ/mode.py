@@ -61,23 +61,7 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
     from lockkit.table.occ.group.mode import from_group, has_group_fence, to_group
 
     config, _ = yield from load_config()
-    if mode == HUDI and config.merged and not config.hashed:
-        raise UnsupportedTable(
-            config.name,
-            f"is merge-on-read with lockkit's buckets, and is written only in the mode {FENCED}: "
-            "Hudi's writers would put log files between ours that no fence orders; nothing was "
-            "changed",
-        )
-    if mode != HUDI:
-        refuse_sliced(config, f"the mode {mode}")
-    if mode == GROUP:
-        refuse_commit(GROUP, FENCED, config.table_type)
-    if config.mode == HUDI and mode != HUDI and (yield from has_archived(config.archive_prefix)):
-        raise UnsupportedTable(
-            config.archive_prefix,
-            f"has archived commits: in the mode {FENCED} a file counts only if a commit of the "
-            "timeline names it", f"leave the table in the mode {HUDI}, or copy it to a new one",
-        )  # fmt: skip
+    yield from refuse_switch(config, mode)
     if config.mode == FENCED and (yield from has_group_fence()):
         if mode == GROUP:
             yield from set_fence(replace(config, commit=GROUP), guard, believe, closed=False)
@@ -97,6 +81,32 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
     yield from to_group(config, believe)
     yield from _say_commit(GROUP, believe)
     return True
+
+
+def refuse_switch(config: TableConfig, mode: str) -> Procedure[None]:
+    """Raise `TableError` if such a table is never in this mode. Reads only."""
+    if mode == HUDI and is_fenced_for_ever(config):
+        raise UnsupportedTable(
+            config.name,
+            f"is merge-on-read with lockkit's buckets, and is written only in the mode {FENCED}: "
+            "Hudi's writers would put log files between ours that no fence orders; nothing was "
+            "changed",
+        )
+    if mode != HUDI:
+        refuse_sliced(config, f"the mode {mode}")
+    if mode == GROUP:
+        refuse_commit(GROUP, FENCED, config.table_type)
+    if config.mode == HUDI and mode != HUDI and (yield from has_archived(config.archive_prefix)):
+        raise UnsupportedTable(
+            config.archive_prefix,
+            f"has archived commits: in the mode {FENCED} a file counts only if a commit of the "
+            "timeline names it", f"leave the table in the mode {HUDI}, or copy it to a new one",
+        )  # fmt: skip
+
+
+def is_fenced_for_ever(config: TableConfig) -> bool:
+    """Whether Hudi's writers may never write it."""
+    return config.merged and not config.hashed
 
 
 def _say_commit(commit: str, believe: Callable[[], None]) -> Procedure[bool]:

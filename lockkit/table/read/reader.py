@@ -309,8 +309,9 @@ def _gone(of: Slice) -> Procedure[TableError]:
             "during this read",
         )
     return TableChanged(
-        of.path, f"of commit {of.instant} is gone: a cleaner deleted it during this read",
-        "take a new snapshot, or an increment that ends later, and let the cleaner keep more",
+        of.path, f"of commit {of.instant} is gone: a cleaner deleted it, or another program",
+        "take a new snapshot, or an increment that ends later, and let the cleaner keep more. If a "
+        "new snapshot names it too, restore it from a backup",
     )  # fmt: skip
 
 

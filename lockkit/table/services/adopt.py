@@ -15,6 +15,7 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs, run
 from lockkit.runtime.proven import create, read
 from lockkit.table.errors import (
+    DamagedFile,
     NoTable,
     NotWritable,
     RefusedOption,
@@ -23,6 +24,7 @@ from lockkit.table.errors import (
     UnsupportedTable,
 )
 from lockkit.table.format.properties import (
+    NO_TABLE,
     PROPERTIES_KEY,
     from_properties,
     refuse_half_rewritten,
@@ -115,7 +117,7 @@ def plan_adoption(buckets: Fix | None = None) -> Procedure[Adoption]:
             keys = {key: value.strip() for key, value in parse_properties(body).items()}
         case _missing:
             yield from refuse_half_rewritten()
-            raise NoTable(PROPERTIES_KEY, "is missing: there is no table here")
+            raise NoTable(*NO_TABLE)
     layout = keys.get("hoodie.timeline.layout.version")
     names = V6 if layout == "1" else V9
     now = (yield from load_timeline(names)) if layout in LAYOUT_OF.values() else None
@@ -282,7 +284,7 @@ def find_buckets(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about local time: the command has its own message
             snapshot = run(snapshot_to_read(), store, clock)
-    except UnsupportedTable:  # the command gives the reasons
+    except (UnsupportedTable, DamagedFile):  # the command gives the reasons
         return None
     groups = sorted(group for group in snapshot.groups if has_bucket_number(group[1]))
     standing = bucket_number(said) if indexed else 0

@@ -99,7 +99,8 @@ def plan_for(context: ServiceContext, view: TableView) -> CompactionPlan | None:
     for instant, error in _plans_in_the_way(context, view):
         if error is not None and plan is None:
             raise error
-        context.report(str(error or waits(instant, view.now, view.config.sliced)), instant)
+        said = str(error or waits(instant, view.now, view.config.sliced))
+        context.report(said.removeprefix(f"{instant} "), instant)
     return plan
 
 
