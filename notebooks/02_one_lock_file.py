@@ -97,10 +97,8 @@ with bucket.lock("W2", ttl_s=30):
 kept_by_bucket
 
 # %% [markdown]
-# Each renewal is a new object with a new ETag and the same epoch. (The second write is a
-# conformance check. On a server that is not the provider's own, `Lock` first sends two writes whose
-# condition is false, and makes sure that the server refuses both.) The release is a write, too: a
-# *tombstone*, with `expired` true.
+# A renewal, as in the second row, is a new object with a new ETag and the same epoch. The release
+# is a write, too: a *tombstone*, with `expired` true.
 #
 # ## Predict: delete instead
 #

@@ -70,8 +70,9 @@ Workbench.replay(again.events)
 # %% jupyter={"source_hidden": true}
 once.explain("""
 The same code frees the lock on both stores. On Google's storage that took seconds. (On a server
-that is not the provider's own, the first grant also *proves* that the server honours conditions. It
-sends two writes that the server must refuse. They count against the limit, too.)
+that is not the provider's own, `Lock` first *proves* that the server honours conditions, on a
+scratch object that has a limit of its own. That check is two of the six `PUT 200`, and about two of
+these seconds.)
 """)
 
 # %% [markdown]

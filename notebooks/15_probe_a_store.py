@@ -101,11 +101,13 @@ assert raced.report.verdict.value == "not-atomic"
 # are the rows about other servers:
 
 # %%
+from lockkit.lab.probe import Suitability
 from lockkit.lab.probe.providers import PROBED, providers
+from lockkit.lab.widgets.probing import SAID
 
 for row in providers():
     if row.basis == PROBED and "lockkit serve" not in row.store:
-        print(f"{row.verdict:20}{row.store}")
+        print(f"{SAID[Suitability(row.verdict)]:34}{row.store}")
 
 # %% [markdown]
 # ## Why

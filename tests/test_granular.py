@@ -315,12 +315,12 @@ def test_two_renames_that_lock_keys_in_the_order_of_the_call_deadlock() -> None:
     a, b = (index_of(f"v\0b\0{key}", 1024) for key in "ab")
     bucket = index_of("v\0b", 1024)
     assert story(MISTAKES["ordered"].search()) == [
-        f"1. RenameKey 1 takes bucket stripe {bucket} to read",
-        f"2. RenameKey 1 takes key stripe {a} to write",
-        f"3. RenameKey 2 takes bucket stripe {bucket} to read",
-        f"4. RenameKey 2 takes key stripe {b} to write",
-        (f"=> deadlock: RenameKey 1 waits for key stripe {b} to write, which RenameKey 2 has; "
-         f"RenameKey 2 waits for key stripe {a} to write, which RenameKey 1 has"),
+        f"1. RenameKey 1 takes bucket b (stripe {bucket}) to read",
+        f"2. RenameKey 1 takes key a (stripe {a}) to write",
+        f"3. RenameKey 2 takes bucket b (stripe {bucket}) to read",
+        f"4. RenameKey 2 takes key b (stripe {b}) to write",
+        (f"=> deadlock: RenameKey 1 waits for key b (stripe {b}) to write, which RenameKey 2 has; "
+         f"RenameKey 2 waits for key a (stripe {a}) to write, which RenameKey 1 has"),
     ]
 
 

@@ -50,6 +50,7 @@ def test_on_a_slow_store_nothing_is_left_of_a_short_lease() -> None:
     slow, quick = (play(Timing(lease_s=2.0, latency_s=each)) for each in (3.0, 0.1))
     assert slow.kind == quick.kind == "VALID"
     assert not [each for each in slow.events if each.kind == "held"]
+    assert "Neither commits: a lease that is so short" in str(slow)
     assert {each.who for each in quick.commits} == {"W1", "W2"}
 
 

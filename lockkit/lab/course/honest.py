@@ -48,7 +48,7 @@ class BehaviourCheck:
         if not self.wrong:
             said = "; ".join(f"{place}: {verdict.value}" for place, verdict in self.found)
             return f"{self}: {said}"
-        return f"{self}: {len(self.wrong)} of {len(self.found)} places are not as you said"
+        return f"{self}: {len(self.wrong)} of {len(self.found)} stores are not as you said"
 
 
 def sort_out(*unsafe: str) -> BehaviourCheck:

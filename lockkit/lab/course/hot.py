@@ -21,6 +21,13 @@ TTL_S = 60.0
 WAIT_S = 1.0
 
 
+class RequestCount(Counter[str]):
+    """How often each request was sent."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} x {what}" for what, count in sorted(self.items()))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockUse:
     """A lock that was acquired and released, or waited for, and the store's record of it."""
@@ -31,9 +38,9 @@ class LockUse:
     events: tuple[Event, ...]
     verdict: Any = None
 
-    def requests(self, who: str) -> Counter[str]:
+    def requests(self, who: str) -> RequestCount:
         """A client's requests, by method and status."""
-        return Counter(
+        return RequestCount(
             f"{each['method'].upper()} {each['status']}"
             for each in self.events if each.kind == "request" and each["client"] == who
         )  # fmt: skip
@@ -43,7 +50,7 @@ class LockUse:
 
     def __repr__(self) -> str:
         who = sorted({each["client"] for each in self.events if each.kind == "request"})
-        reported = [f"{each}: {_counted(self.requests(each))}" for each in who]
+        reported = [f"{each}: {self.requests(each)}" for each in who]
         return f"{self}, after {self.seconds:.1f} s. {'; '.join(reported)}"
 
 
@@ -100,7 +107,3 @@ def _used(testbed: LockTestbed, clock: Clock, began_ms: int, verdict: Any = None
     seconds, events = (clock.boot_ms() - began_ms) / 1000, tuple(testbed.events)
     free = not testbed.lock("reader").locked()
     return LockUse(free=free, seconds=seconds, events=events, verdict=verdict)
-
-
-def _counted(requests: Counter[str]) -> str:
-    return ", ".join(f"{count} x {what}" for what, count in sorted(requests.items()))

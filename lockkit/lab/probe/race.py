@@ -134,7 +134,7 @@ def _entry(race: str, number: int) -> bytes:
 
 
 def _judged(name: str, tally: dict[str, int]) -> Check:
-    rounds = f"{tally['rounds']} rounds of {tally['clients']} clients"
+    rounds = f"{tally['rounds']} races of {tally['clients']} writers"
     if tally["double_winners"]:
         because = f"{tally['double_winners']} of {rounds} had more than one winner"
         return Check(name, CheckOutcome.FAILED, because, tally)

@@ -218,7 +218,8 @@ def _reported(state: State, number: int, answer: bool | None) -> State:
 
 
 def _named(want: StripeRequest) -> str:
-    return f"{want.level.name.lower()} stripe {want.stripe} to {want.mode.name.lower()}"
+    name = want.names[0].rpartition("/")[2]
+    return f"{want.level.name.lower()} {name} (stripe {want.stripe}) to {want.mode.name.lower()}"
 
 
 def story(found: SearchResult[State, str]) -> list[str]:

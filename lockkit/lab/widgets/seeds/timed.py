@@ -83,6 +83,9 @@ class TimedOutcome:
         return f"{who}'s commit {words[kinds[0]]}" if kinds else f"{who} has not committed"
 
     def __str__(self) -> str:
+        if not (self.commits or self.violation):
+            return ("Neither commits: a lease that is so short for the latency ends before its "
+                    "holder can write. Never two holders.")  # fmt: skip
         return f"{self.fate('W1')}; {self.fate('W2')}. {self.violation or 'Never two holders'}."
 
 
