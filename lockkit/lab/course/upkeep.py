@@ -254,7 +254,7 @@ def _clustered(service: TableService) -> str:
     try:
         service.cluster()
     except (CommitConflict, LockLost) as refused:
-        return str(refused)
+        return str(refused).removesuffix(refused.cure).rstrip(":; ")  # no reader here can follow it
     return ""
 
 

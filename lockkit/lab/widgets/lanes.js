@@ -464,8 +464,8 @@ class View {
   follow(keep) {
     const { omitted, lanes, span } = this.scene;
     const between = omitted >= BRIEFLY ? `; ${seconds(omitted, 0)} between are left out` : "";
-    const since = lanes.some(({ state }) => state === "stalled") ? "since the stall" : "a stall's outcome, or a lost answer, stays for 10 s";
-    this.window.textContent = keep === null ? `live, the last ${seconds(span[1] - span[0], 1)}` : `live, ${since}; the newest is at the bottom${between}`;
+    const since = lanes.some(({ state }) => state === "stalled") ? "live, since the stall" : "live; what you did stays in view for 10 s";
+    this.window.textContent = keep === null ? `live, the last ${seconds(span[1] - span[0], 1)}` : `${since}; the newest is at the bottom${between}`;
     if (keep === null) this.freed = false;
     if (this.held || !this.pinned) return;
     this.scroll((box) => {
