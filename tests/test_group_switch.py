@@ -9,6 +9,7 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from table_world import steps
 from test_group_table import HOW, before_fence, judged, rows, spy, values
@@ -18,7 +19,7 @@ from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.stores import open_store
-from lockkit.table import Table
+from lockkit.table import CommitConflict, Table
 from lockkit.table.errors import ModeSwitched, NewerFence
 from lockkit.table.format.properties import FENCED, GROUP, HUDI, load_config
 from lockkit.table.occ.commit import EpochGuard
@@ -89,6 +90,25 @@ def test_rows_stay_and_open_handles_go_on_through_every_switch(url: str) -> None
             except TableError:  # what it knew is refused once
                 continue
     assert values(url) == judged(url) == model | {"idle": 9}
+
+
+@pytest.mark.parametrize("version", [9, 6])
+@pytest.mark.parametrize("between", [FENCED, HUDI])
+def test_a_column_stays_when_the_table_leaves_group_commit_and_comes_back(
+    url: str, between: str, version: int
+) -> None:
+    Table.create(url, **HOW, version=version).close()
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a"))
+        other.append(rows("b"))
+        one.append(rows("c").append_column("note", pa.array(["x"])))
+        assert switch(url, between) and switch(url, GROUP)
+        with pytest.raises(CommitConflict, match="changed the table's columns"):
+            other.append(rows("d"))
+        other.append(rows("d"), retries=1)
+    with Table(url) as table:
+        assert table.read(filters=[("id", "=", "c")])["note"].to_pylist() == ["x"]
+    assert values(url) == judged(url) == dict.fromkeys("abcd", 0)
 
 
 @pytest.mark.parametrize(("mode", "then"), [

@@ -32,7 +32,7 @@ from lockkit.runtime.proven import all_of, create, delete, listing, put_once, re
 from lockkit.table.errors import CommitUnknown, ModeSwitched, TableBlocked
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
-from lockkit.table.format.timeline import V6, V9, TimelineNames, instant_ms, instant_of
+from lockkit.table.format.timeline import V6, V9, Timeline, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, is_grouped
 from lockkit.table.occ.group import combine as group_combine
@@ -102,6 +102,12 @@ ALONE = "alone"
 SERIAL = "serial writer"
 """The client that commits while the table takes serial commits."""
 EXPECTED = (Unanswered, NoAnswer, CommitUnknown, TableError)
+
+
+def no_columns(_names: TimelineNames, _now: Timeline) -> Procedure[str]:
+    """The commits of this world have no schema."""
+    yield from ()
+    return ""
 
 
 def groups_of(body: bytes) -> frozenset[FileGroup]:
@@ -384,7 +390,7 @@ class GroupRun(SeedRun):
         if not is_grouped(self.world.memory_store.objects[FENCE_KEY].body):
             self._roll_back_in_turn(wall_ms)
             self._commit_in_turn(wall_ms)
-        yield from to_group(self.config, believe)
+        yield from to_group(self.config, believe, no_columns)
 
     def _believe(self, mine: int) -> None:
         if self.switcher != mine:

@@ -73,7 +73,8 @@ def set_closed(
             attempt = yield Unique()
             after = replace(fence, attempt=attempt, round=fence.round + 1, closed=closed)
             if not closed:  # a restore may have taken back the commit that these columns are of
-                after = replace(after, schema=(yield from _columns(client.names)))
+                now = yield from load_timeline(client.names)
+                after = replace(after, schema=(yield from columns(client.names, now)))
             believe()
             if (yield from replace_group_fence(client, view, emptied(after) if closed else after)):
                 return
@@ -84,9 +85,8 @@ def set_closed(
     )  # fmt: skip
 
 
-def _columns(names: TimelineNames) -> Procedure[str]:
+def columns(names: TimelineNames, now: Timeline) -> Procedure[str]:
     """Those of the newest commit that is not taken back; "" if there is none."""
-    now = yield from load_timeline(names)
     newest = max(now.commits, default="")
     return schema_id((yield from read_commit(names, newest, now)).schema) if newest else ""
 
@@ -143,7 +143,10 @@ def _begun(now: Timeline, config: TableConfig) -> Procedure[str]:
     return max([begun, *now.completed, *now.rollbacks])
 
 
-def to_group(config: TableConfig, believe: Callable[[], None]) -> Procedure[None]:
+def to_group(
+    config: TableConfig, believe: Callable[[], None],
+    columns_of: Callable[[TimelineNames, Timeline], Procedure[str]] = columns,
+) -> Procedure[None]:  # fmt: skip
     """Replace the fence of a table whose writers take turns; its last decision is visible then."""
     archived = NO_INSTANT
     if (yield from has_archived(config.archive_prefix)):
@@ -164,7 +167,7 @@ def to_group(config: TableConfig, believe: Callable[[], None]) -> Procedure[None
         fence = replace(
             continued, attempt=(yield Unique()), newest=max(now.latest, archived),
             completion=max(times, default=NO_INSTANT) if config.names.layout == 2 else None,
-            archived=archived,
+            archived=archived, schema=(yield from columns_of(config.names, now)),
             since=max(archived, (yield from _begun(now, config))),
         )  # fmt: skip
         believe()
