@@ -549,15 +549,17 @@ def test_a_signal_just_before_a_batch_is_no_failure_of_the_batch(
     assert ingesting.whole() == 128 + signal.SIGTERM
 
 
+@pytest.mark.parametrize("array", [False, True])
 def test_a_column_that_the_schema_lacks_ends_the_streamer_by_name(
-    spark: Any, here: Any, tmp_path: Path
+    spark: Any, here: Any, tmp_path: Path, array: bool
 ) -> None:
     arrive(tmp_path / "arriving", "a", ("a", "EU", 1, 1))
     assert Streamer(spark, work(tmp_path)).whole() == 0
     schema = tmp_path / "schema.avsc"
     schema.write_text(avro_schema(read_table(open_store(**here)).schema, "orders"))
-    row = {"id": "b", "region": "EU", "at": 1, "v": 1, "rabatt": 3}
-    (tmp_path / "arriving" / "b.json").write_text(json.dumps(row))
+    row = {"id": "b", "region": "EU", "at": 1, "v": 1}
+    rows = [row | {"id": "c"}, row | {"rabatt": 3}] if array else row | {"rabatt": 3}
+    (tmp_path / "arriving" / "b.json").write_text(json.dumps(rows))
     job = work(tmp_path, **{"hoodie.streamer.schemaprovider.source.schema.file": str(schema)})
     with pytest.raises(TableError, match=r"'rabatt' is not in the schema.*\. Nothing of this"):
         Streamer(spark, job).whole()

@@ -153,9 +153,12 @@ def _parsed(rows: Any, schema: Any) -> Any:
     from pyspark.sql.types import ArrayType
 
     value = f.col("value").cast("string")
-    new = f.array_except(
-        f.json_object_keys(value), f.array(*[f.lit(name) for name in schema.names])
-    )
+    none = f.array().cast("array<string>")
+    records = f.when(
+        value.rlike(r"^\s*\["), f.from_json(value, "array<string>", READING["json"])
+    ).otherwise(f.array(value))
+    names = f.flatten(f.transform(records, lambda each: f.coalesce(f.json_object_keys(each), none)))
+    new = f.array_except(names, f.array(*[f.lit(name) for name in schema.names]))
     # In two parts: an error of a query shows its plan, and `unwrap` must not find the name there.
     name = f.lit(NewColumns.__module__), f.lit(f".{NewColumns.__name__}: ")
     stop = f.raise_error(f.concat(*name, f.to_json(f.slice(new, 1, SHOWN))))
