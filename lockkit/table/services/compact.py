@@ -14,13 +14,13 @@ interrupted is rolled back at once.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 
 from lockkit.runtime import Procedure, run
+from lockkit.runtime.pool import Pool
 from lockkit.table.errors import TableBlocked, TableChanged, UnsupportedTable
 from lockkit.table.format.base_file import BaseFileWriter, Slice, draft_file
 from lockkit.table.format.base_file_reading import COPIED_ANEW
@@ -299,7 +299,7 @@ def merged(
     refuse_millis(snapshot.schema)
     context.report(f"compacting {len(plan.slices)} file groups", transaction.instant)
     merge = SliceMerge(context, snapshot, transaction, heart, task)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with Pool(AT_ONCE) as pool:
         stats = tuple(pool.map(merge.carry_out, _not_replaced(plan, snapshot)))
     return context.run(prepare(
         transaction, stats, schema=snapshot.schema, operation=COMPACT,

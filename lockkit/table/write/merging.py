@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from types import MappingProxyType
@@ -388,7 +388,9 @@ def _in_turn(
         yield write(*first[0])
         return
     coming: deque[Future[WriteStat | None]] = deque()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    from lockkit.runtime.pool import Pool  # an append to one group does without
+
+    with Pool(AT_ONCE) as pool:
         for group_target, rows in chain(first, group_targets):
             coming.append(pool.submit(write, group_target, rows))
             if len(coming) >= AT_ONCE:
