@@ -69,7 +69,7 @@ def test_no_events_make_no_plot() -> None:
 # --- the widget -----------------------------------------------------------------------------------
 
 pytest.importorskip("plotly", reason="pip install 'lockkit[lab]' for the workbench")
-from lockkit.lab.widgets.charts import Charts  # noqa: E402
+from lockkit.lab.widgets.charts import INK, Charts  # noqa: E402
 from lockkit.lab.widgets.lanes import Lanes  # noqa: E402
 from lockkit.lab.widgets.panels import Workbench  # noqa: E402
 from lockkit.lab.widgets.ui import FitFigures  # noqa: E402
@@ -171,3 +171,11 @@ def test_a_page_waits_for_a_small_module_and_not_for_plotlys() -> None:
 
     made = figure_widget(go.Figure())
     assert made.source == str(go.FigureWidget._esm) and len(made._esm) < 1_000 < len(made.source)
+
+
+def test_the_legend_shows_no_writers_colour_for_an_answer(charts: Charts) -> None:
+    """The dots have the colours of all writers."""
+    charts.set_trait("selected_index", 0)
+    ok = [each for each in charts.figure.data if each.name == OUTCOMES[0]]
+    assert [each.marker.color for each in ok if each.showlegend is not False] == [INK]
+    assert {len(each.x) for each in ok} > {1}, "it is drawn although the legend's has no point"

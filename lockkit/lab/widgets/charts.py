@@ -172,8 +172,9 @@ def _empty() -> Any:
     )  # fmt: skip
     for outcome in OUTCOMES:
         figure.add_scatter(
-            **marked, name=outcome, yaxis="y2", marker={"symbol": SYMBOLS[outcome], "size": 7}
-        )
+            **marked, name=outcome, yaxis="y2", marker={"symbol": SYMBOLS[outcome], "size": 7},
+            showlegend=outcome in COLOURS, legendgroup=outcome,
+        )  # fmt: skip
     for outcome, shape in ((OUTCOMES[1], ""), (OUTCOMES[2], "/")):
         figure.add_bar(
             name=outcome, yaxis="y3", showlegend=False, hovertemplate="%{text}<extra></extra>",
@@ -185,6 +186,10 @@ def _empty() -> Any:
             textposition="none", showlegend=bool(shape),
             marker={"pattern": {"shape": shape}, "line": {"width": 0}},
         )  # fmt: skip
+    figure.add_scatter(  # an answer's dot has its writer's colour, and the legend has no writer's
+        name=OUTCOMES[0], mode="markers", yaxis="y2", legendgroup=OUTCOMES[0], legendrank=1,
+        marker={"symbol": SYMBOLS[OUTCOMES[0]], "size": 7, "color": INK},
+    )  # fmt: skip
     figure.update_layout(**_layout())
     return figure
 
@@ -227,8 +232,9 @@ def fill(figure: Any, said: NumbersFigure) -> None:
         for trace, points in zip(figure.data[5:7], rates, strict=True):
             trace.marker.color = [COLOURS[p.outcome] for p in points]
             trace.width = 0.9 * (said.span_s[1] - said.span_s[0]) / BINS or 1.0
-        for trace, bars in zip(figure.data[7:], ribbons, strict=True):
+        for trace, bars in zip(figure.data[7:9], ribbons, strict=True):
             _stretch(trace, bars)
+        figure.data[9].x = figure.data[9].y = [None]  # else it is not in the legend
         figure.layout.xaxis.range = list(said.span_s)
         figure.layout.yaxis4.categoryarray = [LOCK, *said.lanes]
 
