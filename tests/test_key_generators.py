@@ -5,6 +5,7 @@ The folders and keys in `HUDIS` are what Hudi 1.2 made of these values; tests/in
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,11 +34,14 @@ DATE = {"timestamp.type": "DATE_STRING", "input.dateformat": "yyyy-MM-dd",
         "output.dateformat": "yyyyMMdd"}  # fmt: skip
 DAYS = {"timestamp.type": "SCALAR", "timestamp.scalar.time.unit": "days",
         "output.dateformat": "yyyy/MM"}  # fmt: skip
+MICROS = {"timestamp.type": "EPOCHMICROSECONDS", "output.dateformat": "yyyy-MM"}
 HUDIS: list[tuple[dict[str, str], Any, str]] = [
     (EPOCH, 1700000000123, "2023/11/14"), (EPOCH, None, "1970/01/01"),
     (UNIX, 1600000000, "2020-09-13 20"), (UNIX, None, "1970-01-01 08"),
     (DATE, "2026-08-02", "20260802"), (DATE, None, "19700101"),
     (DAYS, 18000, "2019/04"), (DAYS, None, "1970/01"),
+    (MICROS, datetime(2026, 1, 31, 23, 59, tzinfo=UTC), "2026-01"),
+    (MICROS, datetime(2025, 2, 1), "2025-02"), (MICROS, datetime(1969, 12, 31, 1), "1969-12"),
 ]  # fmt: skip
 COLUMNS = {"id": pa.string(), "at": pa.int64(), "v": pa.int64()}
 
@@ -63,7 +67,7 @@ def timed(folder: Path, settings: dict[str, str], **more: str) -> Table:
 
 def rows(*made: tuple[str, Any]) -> pa.Table:
     found = [{"id": key, "at": at, "v": n} for n, (key, at) in enumerate(made)]
-    kind = pa.string() if any(isinstance(at, str) for _, at in made) else pa.int64()
+    kind = next((pa.array([at]).type for _, at in made if at is not None), pa.int64())
     return pa.Table.from_pylist(found, pa.schema({**COLUMNS, "at": kind}))
 
 

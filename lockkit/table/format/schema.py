@@ -23,7 +23,6 @@ PARTITION_PATH = "_hoodie_partition_path"
 FILE_NAME = "_hoodie_file_name"
 DELETED_FLAG = "_hoodie_is_deleted"
 META_COLUMNS = (COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME)
-_RESERVED = (*META_COLUMNS, "_hoodie_operation")  # the last one is Hudi's, and optional
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DEPTH_MAX = 16
 COLUMNS_MAX = 10_000
@@ -125,7 +124,7 @@ def evolve(table: pa.Schema | None, incoming: pa.Schema) -> pa.Schema:
     added = []
     for field in stored_schema(incoming):
         known = by_case.get(field.name.lower())
-        if known is None and field.name.lower() in _RESERVED:
+        if known is None and field.name.lower() in (*META_COLUMNS, "_hoodie_operation"):
             raise RefusedRows(field.name[:SHOWN], "is a name of Hudi's own columns", "rename it")
         if known is None:
             added.append(field)

@@ -92,6 +92,9 @@ def folder_of(config: TableConfig, field: str, value: object) -> object:
         first = _EPOCH.astimezone(_zone(settings.get(ZONE) or settings.get(IN_ZONE) or "UTC"))
         value = _formatted(settings[IN], first + timedelta(milliseconds=1))
     value = 1 if value is None else value
+    if settings[TYPE] == "EPOCHMICROSECONDS" and isinstance(value, datetime):
+        # Hudi stores a time as its microseconds.
+        value = (value.replace(tzinfo=value.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1)
     if settings[TYPE] == "DATE_STRING" and isinstance(value, str):
         at = _parsed(settings, field, value)
     elif settings[TYPE] != "DATE_STRING" and type(value) is int:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from types import MappingProxyType
@@ -387,9 +386,8 @@ def _in_turn(
     if len(first) == 1:  # a thread costs as much as a small group
         yield write(*first[0])
         return
-    coming: deque[Future[WriteStat | None]] = deque()
+    coming: deque[Any] = deque()
     from lockkit.runtime.pool import Pool  # an append to one group does without
-
     with Pool(AT_ONCE) as pool:
         for group_target, rows in chain(first, group_targets):
             coming.append(pool.submit(write, group_target, rows))
