@@ -301,6 +301,11 @@ test("a height and its time are found from each other", () => {
 test("no two rows of the axis say the same time", () => {
   const said = layout(named("_reacts"), 900).ticks.map((tick) => seconds(tick.t, 3));
   assert.deepEqual(said, [...new Set(said)]);
+  const mark = (_, n) => ({ id: `m${n}`, lane: "W1", kind: "exited", t: 145.2 + 0.7 * n, label: "exited", detail: "", hue: 0 });
+  const lanes = [{ id: "W1", title: "W1", role: "writer", hue: 0, state: "" }];
+  const burst = { span: [0, 200], lanes, bars: [], arrows: [], marks: Array.from({ length: 20 }, mark), rows: [] };
+  const rows = layout(burst, 900).ticks.map((tick) => Number.parseFloat(seconds(tick.t, tick.digits)));
+  assert.deepEqual(rows, [...rows].sort((one, two) => one - two), "or an earlier one than the row above");
 });
 
 test("an arrow leaves the letters alone that go below the line", () => {

@@ -309,7 +309,9 @@ function stretch(scene, arrows, marks, at, room, more) {
     if ((boxes.some((box) => box.text) || placed.anchors.length === 0) && y - ticked >= TICK) {
       const last = placed.ticks.at(-1);
       const same = last && seconds(last.t, 3) === seconds(entry.t, 3);
-      if (!same) placed.ticks.push({ y, t: entry.t, digits: last && entry.t - last.t < 60 ? 3 : 2 });
+      const near = !same && last && entry.t - last.t < 60;
+      if (near) last.digits = 3;   // rounded, it might be the later one
+      if (!same) placed.ticks.push({ y, t: entry.t, digits: near ? 3 : 2 });
       ticked = y;
     }
     placed.anchors.push([entry.t, y]);
