@@ -1,4 +1,4 @@
-"""Processes that are killed at each write of a non-blocking upsert, a compaction or an archiver.
+"""Processes that are killed at each write of a non-blocking upsert, a service or an archiver.
 
 Real processes, by SIGKILL, on the embedded server, as in `kill_points`. Another writer's instant is
 pending at the same time: it wrote its files before the victim began, and commits after the victim
@@ -74,6 +74,11 @@ def upsert(*place: str) -> None:
 def compact(*place: str) -> None:
     with mortal(*place) as table:
         table.compact()
+
+
+def clean(*place: str) -> None:
+    with mortal(*place) as table:
+        table.clean()
 
 
 def archive(*place: str) -> None:
@@ -169,7 +174,9 @@ class World:
             for _ in range(600):
                 other.roll_back_dead()
                 now = other._upkeep.service.inspect().now
-                if not now.pending:
+                if "clean" in now.pending.values():
+                    other.clean()
+                elif not now.pending:
                     break
                 Clock().sleep(0.1)
             assert not now.pending, now.pending
@@ -187,12 +194,18 @@ def new_world(server: Emulator) -> World:
     return world
 
 
-def with_old_commits(server: Emulator) -> World:
+def with_old_slices(server: Emulator) -> World:
     world = new_world(server)
     with opened(*world.place) as table:
         for n in range(2, 5):
             world.write((f"n{n}", "EU", n, n))
             table.compact()
+    return world
+
+
+def with_old_commits(server: Emulator) -> World:
+    world = with_old_slices(server)
+    with opened(*world.place) as table:
         table.clean()
     return world
 
@@ -217,6 +230,7 @@ class Deed:
 
 UPSERT = Deed(upsert, new_world, tuple(MINE), "PUT T.deltacommit.requested")
 COMPACTION = Deed(compact, new_world, (), "PUT T.compaction.requested")
+CLEAN = Deed(clean, with_old_slices, (), "PUT T.clean.requested")
 ARCHIVER = Deed(archive, with_old_commits, (), "PUT history/manifest_1")
 
 

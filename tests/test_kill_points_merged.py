@@ -5,7 +5,16 @@ from __future__ import annotations
 import kill_points_sliced as version_6
 import pytest
 from kill_points import Nursery
-from kill_points_merged import ARCHIVER, BOTH, COMPACTION, UPSERT, Deed, kill, points_of
+from kill_points_merged import (
+    ARCHIVER,
+    BOTH,
+    CLEAN,
+    COMPACTION,
+    UPSERT,
+    Deed,
+    kill,
+    points_of,
+)
 
 from lockkit.lab.server import Emulator
 
@@ -15,7 +24,8 @@ pytestmark = [pytest.mark.xdist_group("kill points"), pytest.mark.timeout(1200)]
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("deed", [
     UPSERT, pytest.param(COMPACTION, marks=pytest.mark.soak),
-    pytest.param(ARCHIVER, marks=pytest.mark.soak), version_6.UPSERT,
+    pytest.param(CLEAN, marks=pytest.mark.soak), pytest.param(ARCHIVER, marks=pytest.mark.soak),
+    version_6.UPSERT,
     *(pytest.param(each, marks=pytest.mark.soak) for each in (
         version_6.DELETE, version_6.COMPACTION, version_6.CLEAN, version_6.ROLLBACK,
     )),
