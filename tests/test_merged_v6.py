@@ -181,6 +181,26 @@ def test_a_plan_that_is_gone_is_named_where_it_would_cost_rows(table: Table) -> 
             way()
 
 
+def test_a_base_file_that_is_gone_is_named_where_log_files_count_on_it(table: Table) -> None:
+    """Only the rows behind it were read, and nothing said so."""
+    write(table, 1, "k03")
+    done = table.compact()
+    assert done is not None
+    write(table, 2, "k03", "k04")
+    expected = live(table)
+    (*_, base) = folder(table).rglob(f"*_{done.instant}.parquet")
+    kept = {each: each.read_bytes() for each in folder(table).rglob("*.parquet")}
+    for each in kept:  # as if the older ones were cleaned
+        if base.name.split("_")[0] in each.name:
+            each.unlink()
+    for way in (lambda: live(table), lambda: write(table, 3, "k04"), table.compact):
+        with pytest.raises(DamagedFile, match=f"_{done.instant}.parquet is gone, and log files"):
+            way()
+    for each, body in kept.items():
+        each.write_bytes(body)
+    assert live(table) == expected
+
+
 def test_a_plan_is_carried_out_while_a_later_writer_writes(table: Table) -> None:
     table.compact(mode="schedule")
     done: list[str] = []

@@ -53,6 +53,7 @@ from lockkit.table.read.table_files import (
     cleans,
     list_files,
     load_listed,
+    refuse_lost_base,
     refuse_lost_plan,
 )
 
@@ -185,6 +186,9 @@ def _with_logs(
         if at >= base:
             logs[group].append((instant, key))
     for group, its in () if own else logs.items():
+        base = groups[group].instant if group in groups else ""
+        for at in sorted({at for at, _ in its if at > base and at in completed}):
+            yield from refuse_lost_base(found.table.config.names, at, found.now, group)
         start = _start(groups.get(group), its, completed)
         for at, key in its:
             if at > start and at not in found.now.pending:
@@ -224,10 +228,8 @@ def is_of_the_newest(now: Timeline, at: str, start: str) -> bool:
 
 def _outline(found: Listed, instant: str) -> Procedure[CommitFiles]:
     """A commit without its file statistics, which may describe log files."""
-    now = found.now
-    key = found.table.config.names.completed(
-        instant, now.completed[instant], now.completion.get(instant)
-    )
+    names, now = found.table.config.names, found.now
+    key = names.completed(instant, now.completed[instant], now.completion.get(instant))
     match (yield from read(key)):
         case Found(body, _):
             return parse_commit(instant, key, body, lambda _partition, fields: fields)
@@ -238,8 +240,7 @@ def _outline(found: Listed, instant: str) -> Procedure[CommitFiles]:
 def _schema(
     found: Listed, wanted: list[str], until: str | None
 ) -> Procedure[tuple[str | None, str]]:
-    """The schema of the newest commit that has one, archived ones too, or of the table's creation.
-    """
+    """The schema of the newest commit with one, archived ones too, or of the table's creation."""
     for instant in reversed(wanted):
         outline = yield from _outline(found, instant)
         refuse_renamed(outline)

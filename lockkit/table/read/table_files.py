@@ -10,7 +10,7 @@ from lockkit.runtime import Procedure
 from lockkit.runtime.proven import listing, read
 from lockkit.table.errors import DamagedFile, TableBlocked
 from lockkit.table.format.base_file import Slice
-from lockkit.table.format.layout import BASE_FILE, LOG_FILE, FileGroup
+from lockkit.table.format.layout import BASE_FILE, LOG_FILE, FileGroup, parse_commit
 from lockkit.table.format.log_blocks import COMMAND, blocks
 from lockkit.table.format.partition import is_inside
 from lockkit.table.format.readable import ReadableTable, load_readable
@@ -105,6 +105,27 @@ def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
     if any(each < listed.first for each in now.pending):
         listed = yield from _without_late(listed)
     return listed
+
+
+def refuse_lost_base(
+    names: TimelineNames, at: str, now: Timeline, group: FileGroup
+) -> Procedure[None]:
+    """Raise if the compaction `at` wrote a base file of this file group, which is not there.
+
+    One of Hudi's writes none if the log files have no rows.
+    """
+    if now.completed.get(at) != "commit":
+        return
+    key = names.completed(at, "commit", now.completion.get(at))
+    match (yield from read(key)):
+        case Found(body, _):
+            of = parse_commit(at, key, body, lambda partition, fields: {**fields, "in": partition})
+            for stat in of.stats:
+                if (stat["in"], stat.get("fileId")) == group:
+                    raise DamagedFile(
+                        str(stat.get("path"))[:200], "is gone, and log files count on it: the "
+                        f"compaction {at} wrote it", "restore it from a backup",
+                    )  # fmt: skip
 
 
 def refuse_lost_plan(
