@@ -568,6 +568,15 @@ def test_a_row_of_nan_is_unequal_to_any_value_whatever_else_is_in_its_row_group(
     assert str(found) == str([each for each in values if each not in (1.5, None)])
 
 
+@pytest.mark.parametrize("word", ["in", "not in"])
+def test_a_list_of_values_with_nan_is_refused(tmp_path: Path, word: str) -> None:
+    """Whether it found a row of NaN depended on the other values of its row group."""
+    with Table.create(f"file://{tmp_path}/t", record_key="id", buckets=1) as table:
+        table.append(pa.table({"id": ["a", "b"], "c": [float("nan"), 1.5]}))
+        with pytest.raises(TableError, match=f"c {word}.* has NaN, which equals no number"):
+            table.read(filters=[("c", word, [1.5, float("nan")])])
+
+
 def test_a_null_meets_no_filter_as_in_sql(store: Store) -> None:
     table = rows([0, 1], amount=1).set_column(2, "amount", pa.array([None, 1], pa.int64()))
     publish(store, prepare_inserts(store, table))

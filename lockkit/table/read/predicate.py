@@ -98,6 +98,8 @@ def _one(given: Filter, schema: pa.Schema) -> pc.Expression:
                     "give a list of values",
                 )  # fmt: skip
             known = [read_as(each).as_py() for each in value if each is not None]
+            if any(each != each for each in known):  # row groups are skipped without regard to it
+                raise RefusedOption(f"filter {name[:60]} {word}", "has NaN, which equals no number")
             among = field.isin(pa.array(known, kind))  # a null in there would match null rows
             if 0.0 in known and is_.is_floating(kind):  # Arrow's `isin` tells the two zeros apart
                 among |= field == pa.scalar(0.0, kind)
