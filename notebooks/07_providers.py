@@ -32,8 +32,8 @@
 # 1. Choose two services, make a prediction and press **Start**. Real services start on this machine
 #    (ZooKeeper and the Hive Metastore from the jars inside pyspark), and three processes contend
 #    for each lock.
-# 2. **Stall the holder** sends SIGSTOP for two and a half leases, on both sides. Watch the narrow
-#    bar: for how long does the paused process count on the lock?
+# 2. **Stall the holder** sends SIGSTOP for two and a half leases, on both sides. Watch the
+#    coloured part of its bar: for how long does the paused process count on the lock?
 # 3. **Kill the holder**, then **Restart the service**.
 # 4. **Stop**, and read the table.
 

@@ -71,8 +71,8 @@ print(repr(fenced))
 # If W1 had really died, it would have left these objects. A writer creates a file's **marker**
 # before the file itself. So every file has a marker, and a rollback need not list the table. The
 # **heartbeat** is the only one of these objects that says anything about time.
-# (This table's commits take turns. A table that only lockkit writes commits in groups by default,
-# and a short write of it leaves neither marker nor heartbeat: notebook 17.)
+# (A short write of a table that only lockkit writes leaves neither: the file of its instant names
+# what it wrote. Hudi's writers and long writes leave both, as here.)
 
 # %%
 remains()

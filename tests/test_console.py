@@ -411,3 +411,9 @@ def test_a_card_has_a_simulated_run_or_says_why_there_is_none(
     card = card_html(Diagnosis(pattern, "because"), "s3://lake/orders")
     assert ("href" in card) == (pattern in SIMULATED)
     assert "simulated run" in card
+
+
+def test_a_cards_sentence_is_as_short_as_the_picture_and_has_all_digits_on_pointing() -> None:
+    instant = "20260101000000001"
+    card = card_html(Diagnosis(Pattern.UNKNOWN, f"W1 published {instant}"), "s3://lake/orders")
+    assert "<p title='W1 published 20260101000000001'>W1 published ..000001</p>" in card

@@ -330,11 +330,11 @@ def incident(files: Sequence[dict[str, str]]) -> Iterator[Answer]:
     drawn = picture(evidence.events, found.evidence)
     status = {"state": "replay", "log": drawn.log}
     yield {
-        "pattern": str(found.pattern), "because": text(found.because, limit=TEXT_CHARS),
+        "pattern": str(found.pattern), "because": shortened(text(found.because, limit=TEXT_CHARS)),
         "do": found.card.do, "dont": found.card.dont, "command": command_of(found, "URL"),
         "taken": [f"{each.name}: {each.kind}, {each.said}" for each in evidence.taken],
         "audit": audit_facts(evidence.validation) if evidence.validation else [],
-        "proofs": [text(sentence(each)) for each in found.evidence[:PROOFS_MAX]],
+        "proofs": [shortened(text(sentence(each))) for each in found.evidence[:PROOFS_MAX]],
         "also": [f"{each.pattern}: {text(each.because)}" for each in found.also],
         "replay": {"scene": drawn.scene, "status": status, "selected": "", "cursor": -1},
     }  # fmt: skip

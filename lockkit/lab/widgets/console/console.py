@@ -20,7 +20,7 @@ from lockkit.cli.service_lock import is_service, open_service
 from lockkit.cli.terminal import store_flags
 from lockkit.clock import Clock
 from lockkit.errors import BreakRefused
-from lockkit.events import Event, plain
+from lockkit.events import Event, plain, shortened
 from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
 from lockkit.lab.incident.dropped import FILE_BYTES_MAX, NotUnderstood, take_in
 from lockkit.lab.incident.examine import Examination, examine
@@ -281,7 +281,7 @@ class Console(Shown):
 
     def _proof(self, each: Event, place: str) -> widgets.Button:
         return button(
-            plain(sentence(each), limit=200),
+            shortened(plain(sentence(each), limit=200)),
             lambda: self.panel.lanes.set_trait("selected", place), name="console-proof",
             icon="crosshairs", tip=plain(proof(each), limit=1_000),
         )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from lockkit.cli.service_lock import holder_facts
-from lockkit.events import Event, clock_time
+from lockkit.events import Event, clock_time, shortened
 from lockkit.lab.incident.audit import Validation
 from lockkit.lab.incident.diagnosis import Diagnosis
 from lockkit.lab.incident.dropped import ParsedFile
@@ -145,7 +145,8 @@ def card_html(found: Diagnosis, url: str, flags: str = "") -> str:
     )
     return (
         f"<div class='lc-card {colour}' data-pattern='{shown(found.pattern)}'>"
-        f"<h4>{shown(found.pattern)}</h4><p>{shown(found.because)}</p>{also}"
+        f"<h4>{shown(found.pattern)}</h4>"
+        f"<p title='{shown(found.because)}'>{shown(shortened(found.because))}</p>{also}"
         f"<div class='lc-pair'><p><b>Do:</b> {shown(found.card.do)}</p>"
         f"<p><b>Don't:</b> {shown(found.card.dont)}</p></div>"
         f"<div class='lc-pair'>{code_html(line)}{simulated_html(found.pattern)}</div></div>"
