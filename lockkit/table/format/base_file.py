@@ -328,12 +328,21 @@ def _refuse_key_type(name: str, kind: pa.DataType) -> None:
 
 
 def refuse_no_table(rows: object) -> None:
-    """Raise `TableError` unless `rows` are an Arrow table."""
+    """Raise `TableError` unless `rows` are an Arrow table whose text is UTF-8.
+
+    Arrow does not check the text of a Parquet file that it reads, and other readers do.
+    """
     import pyarrow as pa
 
     if not isinstance(rows, pa.Table):
         why = f"are a {type(rows).__name__}, and a write takes a pyarrow.Table"
         raise RefusedRows("", why, "use pyarrow.Table.from_pylist, from_pandas or from_batches")
+    for of, column in zip(rows.schema, rows.columns, strict=True):
+        try:
+            column.validate(full="string" in str(of.type))
+        except pa.ArrowInvalid as error:
+            cure = "cast it to binary, or decode it as what it is"
+            raise RefusedRows(of.name[:SHOWN], f"is broken: {str(error)[:120]}", cure) from None
 
 
 def refuse_unfit(config: TableConfig, rows: pa.Schema, *, delete: bool = False) -> None:

@@ -54,7 +54,7 @@ def stored(kind: pa.DataType, name: str, depth: int = 0) -> pa.DataType:
     if is_.is_timestamp(kind):
         # Microseconds: nanoseconds are unknown to Spark. Its timestamps are UTC, whatever the zone.
         return pa.timestamp("us", "UTC" if kind.tz else None)
-    if is_.is_decimal128(kind):
+    if is_.is_decimal128(kind) and kind.scale >= 0:
         return kind
     if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
         return pa.list_(inner(kind.value_type, "element"))
