@@ -100,7 +100,8 @@ class GroupAppend:
     def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
         """Like `transaction.survey`, with the fence beside it, or without a request."""
         client = self.client
-        if taken.early_ms and client.timeline is not None and _alone(client, taken.instant):
+        fresh = taken.early_ms and client.timeline is not None and client.wins < FAST_RUN_MAX
+        if fresh and _alone(client, taken.instant):
             yield Note("began", {"instant": taken.instant})
             return Transaction(taken, client.timeline), client.timeline
         self.listed = ListedBeside(client.known, client.known, client.version)
@@ -177,7 +178,9 @@ class GroupRewrite(GroupAppend):
         if taken.early_ms and _alone(client, taken.instant) and client.listed_after <= after:
             seen = as_decided(client, after)
             if seen is not None:
-                self.only = client.version
+                self.only, self.begun = client.version, client.known
+                if client.wins >= FAST_RUN_MAX:  # only to see what others have offered
+                    return Transaction(taken, seen, lambda: self.list_beside(taken)), seen
                 yield Note("began", {"instant": taken.instant})
                 return Transaction(taken, seen), seen
         overtaken = client.overtaken > 0
@@ -221,7 +224,7 @@ class GroupRewrite(GroupAppend):
         again, and decides all that is offered by then.
         """
         if self.beside is not None:
-            return None if follows else self.listed
+            return None if follows and not self.only else self.listed
         return None if self.client.contended else self.listed
 
 
@@ -322,8 +325,8 @@ def _alone(client: GroupClient, instant: str) -> bool:
     """Whether no other client has decided a commit for a while, so that no offer may be waiting."""
     known = client.known
     return (
-        known is not None and not client.contended and client.wins < FAST_RUN_MAX
-        and known.newest < instant and not decision_in(known, instant)
+        known is not None and not client.contended and known.newest < instant
+        and not decision_in(known, instant)
     )  # fmt: skip
 
 

@@ -116,7 +116,7 @@ def decided(
     for oldest in list(client.bodies)[:-OWN_BODIES_MAX]:  # its publisher reads the inflight file
         client.bodies.pop(oldest, None)
     if write.only:
-        return (yield from decided_over(client, write))
+        return (yield from decided_over(client, write, view))
     shared = client.process is not None and client.process.is_shared(client.known)
     if view is None and (shared or looks_first(client, write)):
         client.wins = 0
@@ -152,17 +152,24 @@ def decided(
     return (yield from offer(client, write))
 
 
-def decided_over(client: GroupClient, write: GroupWrite) -> Procedure[str]:
-    """Have a rewrite without a listing decided over exactly the fence that its snapshot shows.
+def decided_over(
+    client: GroupClient, write: GroupWrite, view: GroupView | None = None
+) -> Procedure[str]:
+    """Have a rewrite that began without a listing decided over exactly the fence that its snapshot
+    shows.
 
     A commit that it overlooked may hold its keys in another file group, and no fence compares that.
-    So if that fence was replaced, the rewrite is withdrawn, and begins again with a listing.
+    So if that fence was replaced, the rewrite is withdrawn, and begins again with a listing. `view`
+    has a listing that was made beside its files: what others have offered is decided with it.
     """
     known = client.known
-    if known and client.version == write.only and goes_alone(client, known, write):
+    if known and client.version == write.only:
         write.see(known)
         if may_judge(known, write.offer()):
-            client.wins += yield from decide_alone(client, view_of_known(client, known), [], write)
+            view = view or view_of_known(client, known)
+            others = yield from open_offers(view)
+            client.wins += yield from decide_alone(client, view, others, write)
+            client.contended = CONTENDED_FOR if others else client.contended
             if kind := decision_in(client.known, write.instant):
                 return kind
     client.wins, client.timeline = 0, None
