@@ -34,19 +34,20 @@ from lockkit.table.format.plans import format_overwrite_plan
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import TimelineNames, instant_of
 from lockkit.table.occ.conflict import BUCKET
-from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
+from lockkit.table.occ.fence import FENCE_KEY, digest, parse_fence, read_fence
 from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group import commit as group_commit
 from lockkit.table.occ.group import gone as group_gone
 from lockkit.table.occ.group import outcomes as group_outcomes
 from lockkit.table.occ.group import tail as group_tail
 from lockkit.table.occ.group.client import GroupClient, GroupWrite
-from lockkit.table.occ.group.commit import prove_data
+from lockkit.table.occ.group.commit import FAST_RUN_MAX, prove_data
 from lockkit.table.occ.group.decision import GroupFence, Offer, decide
 from lockkit.table.occ.group.fence import (
     format_group_fence,
     format_offer,
     is_tombstone,
+    packed,
     parse_group_fence,
     parse_offer,
     read_group_fence,
@@ -54,6 +55,7 @@ from lockkit.table.occ.group.fence import (
 )
 from lockkit.table.occ.group.offer import PATIENCE_MAX, offered_as, take_turn
 from lockkit.table.occ.group.view import look, offered, open_offers
+from lockkit.table.occ.transaction import first_file
 from lockkit.table.write import append
 
 T1, T2, T3 = "20260101000000001", "20260101000000002", "20260101000000003"
@@ -165,7 +167,30 @@ def test_a_busy_handle_lists_at_every_fourth_upsert_and_fetches_no_file_that_it_
         assert not [each for each in asked if each.startswith("get") and ".parquet" in each]
     assert kinds["list"] == 2, asked
     assert sum(each == f"put {FENCE_KEY}" for each in asked) == 8
+    for at in (at for at, each in enumerate(asked) if each.startswith("list")):
+        beside = asked[at - 1 : at + 2]
+        assert any(each.endswith(".parquet") for each in beside), "beside its file, not before it"
     assert values(url) == judged(url) == {"a": 7}
+
+
+def test_an_upsert_that_lists_beside_its_file_decides_what_another_client_has_offered(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, instant = names_at(url), instant_of(int(time.time() * 1000) + 60_000)
+    body = first_file("commit", b"", "another's", 9 if names.layout == 2 else 6)
+    with Table(url) as table:
+        busy_upserts(table, 2, monkeypatch)
+        client = table._upkeep.context.together[0]
+        client.wins = FAST_RUN_MAX
+        offer = Offer(instant, 0, schema=client.known.schema, sha256=digest(body), blind=True,
+                      table=client.known.table)  # fmt: skip
+        key, content = offered_as(names, replace(offer, body=packed(body)), body)
+        run(prove_data({names.requested(instant, "commit"): b"", key: content}),
+            open_store(url), Clock())  # fmt: skip
+        table.upsert(rows("a", v=7))
+        mine, other = client.known.window[-2:]
+        assert (other.instant, other.kind, other.round) == (instant, "commit", mine.round)
+        assert client.contended
 
 
 def test_an_upsert_without_a_listing_begins_again_if_anything_was_decided_since(
@@ -185,6 +210,10 @@ def test_an_upsert_without_a_listing_begins_again_if_anything_was_decided_since(
         fence = asked.index(f"put {FENCE_KEY}")
         assert not [each for each in asked[:fence] if each.startswith("list")]
         assert [each for each in asked[fence:] if each.startswith("list")]
+    assert not [each for each in asked if each.endswith(".offer")], "it was never offered"
+    assert asked.count(f"put {FENCE_KEY}") == 2, "nothing has to be decided against it"
+    fence_now, _ = run(read_group_fence(), open_store(url), Clock())
+    assert {each.kind for each in fence_now.window} == {"commit"}
     assert values(url) == judged(url) == {"a": 8}
 
 

@@ -59,6 +59,7 @@ from lockkit.table.occ.group.commit import (
     FAST_RUN_MAX,
     IN_VAIN,
     decided,
+    decided_over,
     gather,
     gathers,
     is_left_over,
@@ -99,7 +100,7 @@ from lockkit.table.occ.group.outcomes import (
     to_be_published,
 )
 from lockkit.table.occ.group.publish import _entry_of, _raise_format, see_published
-from lockkit.table.occ.group.refused import refusal_of
+from lockkit.table.occ.group.refused import LateInstant, refusal_of
 from lockkit.table.occ.group.tail import give_way
 from lockkit.table.occ.group.view import GroupView
 from lockkit.table.occ.transaction import (
@@ -292,9 +293,7 @@ def test_a_writer_among_others_keeps_its_place_within_each_round_trip() -> None:
     def places() -> set[int]:
         found = set()
         for wall_ms in range(start_ms + 1, start_ms + 1_500, 37):
-            answers = {WallMs: wall_ms, Unique: "mine"}
-            way = spread_ms(client, newest)
-            lead_ms, _ = carried_out(way, lambda each, given=answers: given[type(each)])
+            lead_ms, _ = carried_out(spread_ms(client, newest, wall_ms), lambda _: "mine")
             assert 0 <= lead_ms < 1.25 * client.trip_ms
             found.add((wall_ms + lead_ms) % 64)
         return found
@@ -316,11 +315,10 @@ def test_a_writer_whose_clock_is_behind_goes_on_from_the_fences_newest_instant(
     gone on since, and a round trip: then instants do not run ahead of the clocks."""
     client = client_of(replace(fence_of(decisions(1)), newest=T(9)))
     client.trip_ms, client.boot_ms, client.knew_ms = 60, lambda: 5_100, 5_000
-    way = behind_ms(client, T(20), 8)
-    assert carried_out(way, lambda _: instant_ms(T(wall)))[0] == 8, "it meets no other writer"
+    wall_ms = instant_ms(T(wall))
+    assert behind_ms(client, T(20), 8, wall_ms) == 8, "it meets no other writer"
     client.contended = 1
-    way = behind_ms(client, T(20), 8)
-    assert carried_out(way, lambda _: instant_ms(T(wall)))[0] == lead_ms
+    assert behind_ms(client, T(20), 8, wall_ms) == lead_ms
 
 
 def test_a_writer_whose_clock_is_behind_begins_again_as_far_ahead_as_the_first_time() -> None:
@@ -335,6 +333,26 @@ def test_a_writer_whose_clock_is_behind_begins_again_as_far_ahead_as_the_first_t
 
     way = GroupAppend(client).take(known, action=COMMIT, lead_ms=50, trying=None)
     assert carried_out(way, answer)[0].instant >= T(9 + 100 + 60)
+
+
+def test_a_writer_keeps_its_place_though_its_clock_goes_on_while_it_takes_an_instant() -> None:
+    """Otherwise its place moves from commit to commit, to that of another writer in the end."""
+    client = client_of(fence_of(()))
+    client.trip_ms, client.contended, client.place_ms = 60, 4, instant_ms(T(5))
+    config = TableConfig(name="t", record_key="id", mode=FENCED, commit=GROUP)
+    wall_ms = instant_ms(T(20_000))
+
+    def answer(request: Any) -> Any:
+        nonlocal wall_ms
+        wall_ms += 1
+        return {Put: Applied("v"), WallMs: wall_ms, Unique: "mine"}[type(request)]
+
+    for _ in range(9):
+        known = TableCache(config, "v", newest=T(20))
+        way = GroupAppend(client).take(known, action=COMMIT, lead_ms=0, trying=None)
+        taken, _ = carried_out(way, answer)
+        assert (instant_ms(taken.instant) - instant_ms(T(5))) % 64 == 0
+        wall_ms += 450
 
 
 def test_a_writer_whose_instant_is_taken_tries_one_that_is_not_behind_its_clock() -> None:
@@ -530,18 +548,19 @@ def test_a_far_writer_takes_its_instant_further_ahead() -> None:
     for trip_ms in (60, 240):
         for _ in range(9):
             client.took(0, trip_ms)
-        done, _ = carried_out(spread_ms(client, ""), lambda _: 128 * 10_000)
+        done, _ = carried_out(spread_ms(client, "", 128 * 10_000), nothing)
         ahead.append(done)
     assert ahead == [0, 2 * (240 - SPREAD_MAX_MS)]
 
 
-def test_a_rewrite_does_not_wait_for_the_owner_of_an_offer_that_is_old() -> None:
+def test_a_rewrite_does_not_wait_for_the_owner_of_an_instant_that_is_old() -> None:
     client = client_of(fence_of(()))
     client.trip_ms = 60
     mine = GroupWrite(T(1_000), "mine", 0, frozenset())
     ages = {(each, offered): is_left_over(client, mine, T(each), offered)
-            for each in (500, 600) for offered in (False, True)}  # fmt: skip
-    assert [each for each, found in ages.items() if found] == [(500, True)]
+            for each in (500, 600, 750) for offered in (False, True)}  # fmt: skip
+    old = [each for each, found in ages.items() if found]
+    assert old == [(500, False), (500, True), (600, False)]
 
 
 def test_an_append_that_lost_the_fence_twice_to_one_other_writer_is_offered_beside() -> None:
@@ -791,6 +810,32 @@ def waited_s(instant: str, now_ms: int, met: dict[str, int], *, plan: bytes | No
                     request = way.send(entries)
     except StopIteration:
         return round(slept, 1)
+
+
+@pytest.mark.parametrize(("version", "puts"), [("v1", 1), ("v2", 0)])
+def test_an_upsert_without_a_listing_is_decided_over_no_fence_but_its_own(
+    version: str, puts: int
+) -> None:
+    """Its client, which also publishes, may have read another one meanwhile."""
+    client = client_of(fence_of(decisions(1)))
+    mine = GroupWrite(T(8), "mine", 1, frozenset({T(1)}), only=version)
+    fence = Found(format_group_fence(fence_of(decisions(2))), "v3")
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, Parallel):
+            return (Listing([]), (parse_group_fence(fence.body), fence.version))
+        given = {Put: PreconditionFailed(), WallMs: instant_ms(T(9)), Unique: "mine", Get: fence}
+        return given[type(request)]
+
+    sent: list[Any] = []
+
+    def noted(request: Any) -> Any:
+        sent.append(request)
+        return answer(request)
+
+    with pytest.raises(LateInstant):
+        carried_out(decided_over(client, mine), noted)
+    assert sum(isinstance(each, Put) for each in sent) == puts
 
 
 @pytest.mark.parametrize("ahead_ms", [0, 3_600_000])

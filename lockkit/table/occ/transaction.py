@@ -204,17 +204,18 @@ def overtaken(taken: TakenInstant) -> TableError:
 
 def take(
     known: TableCache, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0,
-    trying: Trying | None = None,
+    trying: Trying | None = None, wall_ms: int = 0,
 ) -> Procedure[TakenInstant]:  # fmt: skip
     """Create a requested file that holds this attempt: then the instant belongs to it alone.
 
     The file's content proves that it is ours, also after a lost answer or a 412 caused by a hidden
     retry of our own request. `trying` runs with each instant before its file is sent, without a
     version: after an interrupt the file may exist. It returns False if the instant is not free.
+    `wall_ms`: the time that its caller has read.
     """
     attempt = yield Unique()
     body = first_file(action, plan, attempt, known.config.version)
-    wall_ms = yield WallMs()
+    wall_ms = wall_ms or (yield WallMs())
     refuse_ahead(known.newest, wall_ms, known.config.accepted)
     grouped = known.config.commit == GROUP
     at_ms = next_instant_ms(known.newest, wall_ms, action, lead_ms, grouped)

@@ -342,7 +342,9 @@ class WriteAttempt:
             from lockkit.table.write.withdrawal import withdraw_attempt  # rarely needed
 
             try:
-                done = yield from withdraw_attempt(self.host, taken, self._paths, certain, error)
+                done = yield from withdraw_attempt(
+                    self.host, taken, self._paths, certain, error, self.prepared
+                )  # fmt: skip
             except NoTable as deleted:
                 done, gone = True, deleted
         if heart is not None and done:

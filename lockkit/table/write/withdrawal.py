@@ -32,25 +32,32 @@ from lockkit.table.occ.commit import Committed, EpochGuard
 from lockkit.table.occ.decide import settle
 from lockkit.table.occ.discarding import attempt_in
 from lockkit.table.occ.fence import COMMIT, read_fence
-from lockkit.table.occ.group.refused import LateInstant
+from lockkit.table.occ.group.fence import goes_without
+from lockkit.table.occ.group.refused import LateInstant, passed
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.own_files import written_by
 from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction
 
 if TYPE_CHECKING:
     from lockkit.table.occ.group.ahead import GroupAppend
+    from lockkit.table.occ.prepared import Prepared
     from lockkit.table.write.contract import AttemptHost
 Paths = Collection[str] | None
 
 
 def withdraw_attempt(
     host: AttemptHost, taken: TakenInstant, paths: Paths, certain: bool,
-    error: BaseException | None,
+    error: BaseException | None, prepared: Prepared | None = None,
 ) -> Procedure[bool]:  # fmt: skip
     """Roll the attempt back; returns whether nothing is left to do.
 
-    `certain`: the attempt was certainly not decided. Raises `NoTable` if the table was deleted.
+    `certain`: the attempt was certainly not decided. `prepared`: its files are sent. Raises
+    `NoTable` if the table was deleted.
     """
+    if isinstance(error, LateInstant) and prepared is not None:
+        if prepared.instant == taken.instant and goes_without(taken.action, prepared.body):
+            yield from host.run(_delete_passed(prepared))
+            return True
     if error is None or (isinstance(error, TableError) and not isinstance(error, CommitConflict)):
         yield from _refuse_deleted(host, taken, paths)
     try:
@@ -133,6 +140,17 @@ def _withdraw(
     return True
 
 
+def _delete_passed(prepared: Prepared) -> Procedure[None]:
+    """Delete what an attempt has sent whose instant was passed: nothing can decide it any more.
+
+    Each of its files is proven, so none arrives later. The request goes last: without it, Hudi's
+    readers show the data files.
+    """
+    taken = prepared.transaction.taken
+    yield from all_of([*(delete(each.path) for each in prepared.stats), unmark(taken.instant)])
+    yield from delete(taken.requested, taken.version)
+
+
 def _add_note(error: BaseException | None, note: str) -> None:
     if error is not None:
         error.add_note(note)
@@ -160,8 +178,7 @@ def in_time(
 def changes_nothing(way: GroupAppend | None, instant: str) -> Procedure[None]:
     """Raise `LateInstant` if this is only so by a snapshot that lacks what is decided by now."""
     if way is not None and not (yield from way.stands()):
-        raise LateInstant(instant, instant="", cause="was committed first",
-                          cure="start again from the current table")  # fmt: skip
+        raise passed(instant, "")
 
 
 def again_if_late(once: Callable[[], T]) -> T:

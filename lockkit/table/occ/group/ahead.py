@@ -16,7 +16,7 @@ from typing import Any
 from lockkit.errors import StoreError
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing, NotModified, Version
 from lockkit.runtime import Note, Parallel, Procedure, Sleep, Unique, WallMs
-from lockkit.runtime.proven import delete, put_once, read
+from lockkit.runtime.proven import all_of, delete, put_once, read
 from lockkit.table.errors import TableError
 from lockkit.table.format.timeline import (
     Timeline,
@@ -36,7 +36,7 @@ from lockkit.table.occ.group.client import (
 from lockkit.table.occ.group.commit import FAST_RUN_MAX
 from lockkit.table.occ.group.decision import GroupFence
 from lockkit.table.occ.group.fence import parse_group_fence, unpacked
-from lockkit.table.occ.group.refused import LateInstant
+from lockkit.table.occ.group.refused import passed
 from lockkit.table.occ.group.tail import give_way, with_tail
 from lockkit.table.occ.group.view import has_gap
 from lockkit.table.occ.transaction import (
@@ -82,18 +82,23 @@ class GroupAppend:
         self.rested = client.boot_ms() - client.acked_ms > client.trip_ms
         if client.known is not None:
             known = replace(known, newest=max(known.newest, client.known.since))
+        useless = []
         while not lead_ms and (reserved := _reserved(client)) is not None:
             taken, sent_ms = reserved
             early_ms = client.boot_ms() - sent_ms
             now: TakenInstant = replace(taken, known=known, early_ms=early_ms)
-            if not (is_recent(early_ms) and is_usable(taken, known)):
-                yield from delete(taken.requested, taken.version)
-                client.own.discard(taken.instant)
+            if client.contended or not (is_recent(early_ms) and is_usable(taken, known)):
+                useless.append(_given_back(client, taken))
             elif trying is None or (yield from trying(now)):
                 return now
-        spread = 0 if lead_ms else (yield from spread_ms(client, known.newest))
-        lead_ms = max(lead_ms, (yield from behind_ms(client, known.newest, spread)))
-        fresh = yield from take(known, action=action, plan=plan, lead_ms=lead_ms, trying=trying)
+        wall_ms: int = yield WallMs()  # the same for all, or its place moves with each commit
+        spread = 0 if lead_ms else (yield from spread_ms(client, known.newest, wall_ms))
+        lead_ms = max(lead_ms, behind_ms(client, known.newest, spread, wall_ms))
+        way = take(
+            known, action=action, plan=plan, lead_ms=lead_ms, trying=trying, wall_ms=wall_ms
+        )  # fmt: skip
+        fresh: TakenInstant
+        fresh, *_ = yield from all_of([way, *useless])
         client.place_ms = instant_ms(fresh.instant)
         return fresh
 
@@ -169,7 +174,7 @@ class GroupRewrite(GroupAppend):
             return (yield from way)
         fence = read(FENCE_KEY, unless=client.version or None, limit=FENCE_BYTES_MAX)
         now: TakenInstant
-        now, found = yield Parallel((way, fence))
+        now, found = yield Parallel((way, _timed(client, fence)))
         self.begun = _learned(client, found)
         return now
 
@@ -210,8 +215,7 @@ class GroupRewrite(GroupAppend):
         client.timeline, client.listed_after = now, _listed_after(taken)
         client.overtaken = OVERTAKEN_FOR if transaction is None else 0
         if transaction is None:
-            raise LateInstant(taken.instant, instant=now.latest, cause="was committed first",
-                              cure="start again from the current table")  # fmt: skip
+            raise passed(taken.instant, now.latest)
         self.listed, self.beside = ListedBeside(self.begun, self.begun, client.version), now
         if self.begun is not None:
             commits = (each for each in self.begun.window if each.kind == COMMIT)
@@ -226,6 +230,13 @@ class GroupRewrite(GroupAppend):
         if self.beside is not None:
             return None if follows and not self.only else self.listed
         return None if self.client.contended else self.listed
+
+
+def _timed(client: GroupClient, way: Procedure[Any]) -> Procedure[Any]:
+    sent_ms = yield WallMs()
+    found = yield from way
+    client.took(sent_ms, (yield WallMs()))
+    return found
 
 
 def _learned(client: GroupClient, found: Any) -> GroupFence | None:
@@ -271,7 +282,7 @@ def _listed_after(taken: TakenInstant) -> str:
     return CheckedHorizon(taken.known.horizon).listed_after
 
 
-def spread_ms(client: GroupClient, newest: str) -> Procedure[int]:
+def spread_ms(client: GroupClient, newest: str, wall_ms: int) -> Procedure[int]:
     """How far ahead of the clock a writer takes its instant while other clients commit.
 
     One decision answers several writers. They begin their next commits at the same time, and would
@@ -288,13 +299,12 @@ def spread_ms(client: GroupClient, newest: str) -> Procedure[int]:
     if client.place_ms < 0:
         client.place_ms = zlib.crc32((yield Unique()).encode())
     period_ms = 1 << (min(SPREAD_MAX_MS, client.trip_ms * 5 // 4).bit_length() - 1)
-    wall_ms: int = yield WallMs()
     least_ms = max(wall_ms, instant_ms(newest) + 1 if newest else 0)
     far_ms = 2 * max(0, client.near_ms - SPREAD_MAX_MS)
     return far_ms + (client.place_ms - least_ms) % period_ms
 
 
-def behind_ms(client: GroupClient, newest: str, spread: int) -> Procedure[int]:
+def behind_ms(client: GroupClient, newest: str, spread: int, wall_ms: int) -> int:
     """How far ahead of its clock, and of `newest`, a writer takes its instant among others.
 
     It counts on from the fence's newest instant by its own clock, and adds a round trip. Otherwise
@@ -302,7 +312,6 @@ def behind_ms(client: GroupClient, newest: str, spread: int) -> Procedure[int]:
     longer ago than this adds, so instants do not run ahead of the clocks.
     """
     fence = client.known
-    wall_ms: int = yield WallMs()
     if fence is None or not client.contended:
         return spread
     since_ms = max(0, client.boot_ms() - client.knew_ms)
@@ -380,5 +389,9 @@ def release(client: GroupClient, mine: Any) -> Procedure[None]:
     with suppress(ValueError, StoreError, TableError):
         client.ahead.remove(mine)  # `ValueError`: it is used
         taken, _ = mine
-        yield from delete(taken.requested, taken.version)
-        client.own.discard(taken.instant)
+        yield from _given_back(client, taken)
+
+
+def _given_back(client: GroupClient, taken: TakenInstant) -> Procedure[None]:
+    yield from delete(taken.requested, taken.version)
+    client.own.discard(taken.instant)

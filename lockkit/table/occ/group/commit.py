@@ -27,6 +27,7 @@ from lockkit.table.occ.group.combine import decide_alone, withdraw
 from lockkit.table.occ.group.decision import GroupFence, may_judge, reaches
 from lockkit.table.occ.group.fence import OFFERS, goes_without
 from lockkit.table.occ.group.offer import offer, offer_beside
+from lockkit.table.occ.group.refused import passed
 from lockkit.table.occ.group.view import GroupView, look, open_offers, outcome, view_of_known
 
 RESERVATIONS_MAX = 10
@@ -43,8 +44,9 @@ writer's requests take longer, or it is gone."""
 LATELY_TRIPS, MOST = 8, 0.8
 """It expects this part of the rewrites that were decided, of instants that began within so many
 round trips."""
-FAR_TRIPS = 8
-"""A rewrite does not wait for the owner of an offer whose instant is earlier by so many."""
+FAR_TRIPS, STALE_TRIPS = 8, 5
+"""A rewrite does not wait for the owner of an offer whose instant is earlier by so many; nor for
+that of an instant that is not offered."""
 FAST_RUN_MAX = 4
 """After so many commits without a listing a writer lists, and decides what others offered."""
 
@@ -173,8 +175,14 @@ def decided_over(
             if kind := decision_in(client.known, write.instant):
                 return kind
     client.wins, client.timeline = 0, None
-    newest = client.known.newest if client.known else ""
-    return (yield from withdraw(client, write.instant, why="late", by=newest))
+    view = yield from look(client)
+    if kind := (yield from outcome(view, write.instant)):
+        return kind
+    newest = view.fence.newest
+    if view.version == write.only:  # a replacement without an answer may still be carried out
+        return (yield from withdraw(client, write.instant, why="late", by=newest))
+    write.sent = False  # it is not offered, so nothing decides it any more
+    raise passed(write.instant, newest)
 
 
 def looks_first(client: GroupClient, write: GroupWrite) -> bool:
@@ -204,11 +212,14 @@ def is_crowded(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
 def is_left_over(
     client: GroupClient, write: GroupWrite, earlier: str, offered: bool
 ) -> bool:  # fmt: skip
-    """Whether an earlier instant was offered long ago: its owner is far away, or waits for another
-    one. So this commit does not wait for it, and decides it.
+    """Whether an earlier instant is so old that this commit does not wait for its owner.
+
+    If it is offered, its owner is far away, or waits for another one. If not, its owner sends large
+    files, has reserved it ahead, or has given it up.
     """
     old_ms = instant_ms(write.instant) - FAR_TRIPS * client.trip_ms
-    return offered and instant_ms(earlier) < old_ms
+    stale_ms = instant_ms(write.instant) - STALE_TRIPS * client.trip_ms
+    return instant_ms(earlier) < (old_ms if offered else stale_ms)
 
 
 def loses(client: GroupClient, write: GroupWrite) -> bool:

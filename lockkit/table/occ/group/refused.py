@@ -20,6 +20,11 @@ class LateInstant(CommitConflict):
     """The instant was reserved ahead, and a later one is completed: begin again at once."""
 
 
+def passed(instant: str, by: str) -> LateInstant:
+    return LateInstant(instant, instant=by, cause="was committed first",
+                       cure="start again from the current table")  # fmt: skip
+
+
 def refusal_of(
     instant: str, kind: str, entry: GroupDecision | None, since: str = NO_INSTANT
 ) -> Exception:
@@ -35,11 +40,11 @@ def refusal_of(
             instant, instant=by, cause="wrote a file group that this commit writes too",
             cure="read the table again, and begin again",
         )  # fmt: skip
-    if why in ("schema", "late"):
-        kind_of = CommitConflict if why == "schema" else LateInstant
-        cause = "changed the table's columns" if why == "schema" else "was committed first"
-        return kind_of(instant, instant=by, cause=cause,
-                       cure="start again from the current table")  # fmt: skip
+    if why == "late":
+        return passed(instant, by)
+    if why == "schema":
+        return CommitConflict(instant, instant=by, cause="changed the table's columns",
+                              cure="start again from the current table")  # fmt: skip
     if why == "closed":
         return TableError(instant, "was not committed: the table is restored, or its mode switched",
                           "begin again")
