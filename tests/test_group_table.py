@@ -521,6 +521,27 @@ def test_a_handle_that_was_opened_on_an_empty_table_takes_away_no_column(url: st
     assert values(url) == judged(url) == dict.fromkeys("abc", 0)
 
 
+def test_a_handle_adds_columns_twice_though_its_first_commit_is_not_published_yet(url: str) -> None:
+    """No listing shows that commit, but its handle knows its columns."""
+
+    held = threading.Event()
+
+    def before(request: str) -> None:
+        if request.startswith("put") and request.endswith(".commit"):
+            held.wait(30)
+
+    wide = rows("b").append_column("note", pa.array(["x"]))
+    with Table(url) as table:
+        spy(table, before)
+        table.append(rows("a"))
+        try:
+            table.append(wide)
+            table.append(wide.append_column("more", pa.array([1])))
+        finally:
+            held.set()
+    assert {"note", "more"} <= {*Table(url).read().column_names}
+
+
 def test_table_show_names_the_last_decision(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Table(url) as table:
         done = table.append(rows("a"))

@@ -84,19 +84,21 @@ def _prepare(
     of others after `schema_at`, the newest is read: it has the table's columns. With group commit
     the fence has them.
     """
-    stats = tuple(file.stat for file in files)
+    stats, way = tuple(file.stat for file in files), new.way
+    if way is not None:
+        way.columns_at = new.schema_at
     drafted = draft(
         taken, stats, schema=new.schema, operation="INSERT", known_partitions=new.partitions
     )
     sent = create_files(files)
-    surveyed, body, _ = yield Parallel(((new.way or transaction).survey(taken), drafted, sent))
+    surveyed, body, _ = yield Parallel(((way or transaction).survey(taken), drafted, sent))
     began, now = surveyed
     if began is None:
         from lockkit.table.occ.discarding import discard  # rarely needed
 
         yield from discard(taken, now, [stat.path for stat in stats])
         return None, now
-    way, horizon = new.way, taken.known.horizon
+    horizon = taken.known.horizon
     lost = way is not None and way.has_lost(new.schema_at, horizon, now)
     decided = way is not None and way.has_columns(new.schema) and not lost
     if new.schema_at != max(now.commits, default="") and not decided:

@@ -71,6 +71,8 @@ class GroupAppend:
     """The listing of a rewrite while it sent its files."""
     coming: frozenset[str] = frozenset()
     """Decided before the listing, and not known to be published."""
+    columns_at: str = ""
+    """The newest commit whose columns an append knows."""
     rested: bool = False
     """Whether its client was idle for more than a round trip before this commit."""
 

@@ -263,6 +263,12 @@ class GroupWrite:
             fence, lambda each: each in self.seen or each <= self.horizon
         ))  # fmt: skip
 
+    def sees_columns(self, fence: GroupFence | None, instant: str) -> None:
+        """Raise the base of an append to a commit whose columns its owner knows: it is compared
+        with nothing else. That commit may not be published yet, so that no listing shows it."""
+        known = (each.seq for each in (fence.window if fence else ()) if each.instant == instant)
+        self.base = max(self.base, *known, 0)
+
     def offer(self) -> Offer:
         return Offer(
             self.instant, self.base, self.writes, digest(self.body), self.schema,

@@ -108,6 +108,8 @@ def publish_together(
     instant = prepared.instant
     write = client.writing = _write_of(client, prepared)
     write.listed = append is None or append.listed is not None
+    if append is not None and append.columns_at:
+        write.sees_columns(client.known, append.columns_at)
     if append is not None and append.beside is not None:
         window = client.known.window if client.known else ()
         others = _under_way(instant, append.beside) - {each.instant for each in window}
