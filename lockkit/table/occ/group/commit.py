@@ -27,9 +27,10 @@ from lockkit.table.occ.group.combine import decide_alone, withdraw
 from lockkit.table.occ.group.decision import GroupFence, may_judge, reaches
 from lockkit.table.occ.group.fence import OFFERS, goes_without
 from lockkit.table.occ.group.offer import offer, offer_beside
-from lockkit.table.occ.group.refused import passed
 from lockkit.table.occ.group.view import GroupView, look, open_offers, outcome, view_of_known
 
+PASSED = "passed"
+"""What became of a rewrite that is neither decided nor offered, and never will be."""
 RESERVATIONS_MAX = 10
 OWN_BODIES_MAX = 64
 """A client keeps so many files of its own commits, whose outcomes it may never look at."""
@@ -161,7 +162,7 @@ def decided_over(
     shows.
 
     A commit that it overlooked may hold its keys in another file group, and no fence compares that.
-    So if that fence was replaced, the rewrite is withdrawn, and begins again with a listing. `view`
+    So if that fence was replaced, the rewrite has `PASSED`, and begins again with a listing. `view`
     has a listing that was made beside its files: what others have offered is decided with it.
     """
     known = client.known
@@ -182,7 +183,7 @@ def decided_over(
     if view.version == write.only:  # a replacement without an answer may still be carried out
         return (yield from withdraw(client, write.instant, why="late", by=newest))
     write.sent = False  # it is not offered, so nothing decides it any more
-    raise passed(write.instant, newest)
+    return PASSED
 
 
 def looks_first(client: GroupClient, write: GroupWrite) -> bool:

@@ -41,13 +41,13 @@ from lockkit.table.occ.group.client import (
     schema_id,
 )
 from lockkit.table.occ.group.combine import replace_group_fence
-from lockkit.table.occ.group.commit import decided, is_left_over, loses
+from lockkit.table.occ.group.commit import PASSED, decided, is_left_over, loses
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
 from lockkit.table.occ.group.fence import OFFERS, read_group_fence
 from lockkit.table.occ.group.gone import confirmed, is_gone, note_gone
 from lockkit.table.occ.group.outcomes import bury, is_publisher, publish_round
 from lockkit.table.occ.group.process import process_of
-from lockkit.table.occ.group.refused import noting, refusal_of, shown_in
+from lockkit.table.occ.group.refused import noting, passed, refusal_of, shown_in
 from lockkit.table.occ.group.view import has_gap, known_decisions, look, view_beside
 from lockkit.table.occ.group.waiting import others_publish
 from lockkit.table.occ.prepared import Prepared
@@ -136,6 +136,8 @@ def publish_together(
             "horizon": write.horizon, "writes": sorted(map(list, write.writes)), "together": True,
         })  # fmt: skip
         kind = yield from decided(client, write, view=view)
+        if kind == PASSED:
+            raise passed(instant, client.known.newest if client.known else "")
         entry = yield from _entry_of(client, instant, kind)
         if kind == COMMIT and entry is not None:
             client.behind.append(entry)
