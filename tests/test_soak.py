@@ -23,7 +23,7 @@ from lockkit.lab.server import Emulator
 from lockkit.lab.soak import tally
 from lockkit.lab.soak.page import figures, write_page
 from lockkit.lab.soak.plan import SoakPlan
-from lockkit.lab.soak.run import SoakOutcome
+from lockkit.lab.soak.run import SoakFailed, SoakOutcome
 from lockkit.lab.verify.check import Finding, Kind, Verdict, check
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +61,8 @@ def arguments(tmp_path: Path, plan: dict[str, Any], *more: str) -> list[str]:
     return [
         "soak", "--faults", str(file), "--run-dir", str(tmp_path / "run"), "--writers", "3",
         "--ttl-s", str(TTL_S), "--latency-ms", "5", "--pause-s", "0.3", "--json",
-        str(tmp_path / "soak.json"), "--html", str(tmp_path / "soak.html"), *more,
+        str(tmp_path / "soak.json"), "--html", str(tmp_path / "soak.html"), "--commit", "serial",
+        *more,
     ]  # fmt: skip
 
 
@@ -225,6 +226,24 @@ def test_an_invalid_soak_is_refused(
 ) -> None:
     assert main(["soak", *more]) == code
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "commit"),
+    [([], "group"), (["--fence", "off"], "serial"), (["--commit", "serial"], "serial")],
+)
+def test_a_soak_has_group_commit_as_a_new_table_has_it(
+    more: list[str], commit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = []
+
+    def soak(_plan: Any, settings: Any, **_more: Any) -> None:
+        begun.append(settings.commit)
+        raise SoakFailed("it is not run here")
+
+    monkeypatch.setattr("lockkit.lab.soak.run.soak", soak)
+    assert main(["soak", *more]) == 3
+    assert begun == [commit]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a full disk is /dev/full on Linux")

@@ -6,7 +6,7 @@ row is the mean of its runs.
 upserts of a writer's own rows; a store that takes one write a second to an object; a first writer
 that is four times nearer; and hudi-rs that looks on while 16 append: `seen` is the time from the
 acknowledgement of a commit until a look of hudi-rs that has it began. A writer that is killed as it
-decides for others is not here, but in `lockkit soak --commit group`.
+decides for others is not here, but in `lockkit soak`.
 """
 
 from __future__ import annotations

@@ -65,8 +65,9 @@ def add(commands: Any) -> None:
     add("--faults", metavar="PLAN", help=f"the plan of faults (default {PLAN})")
     add("--fence", choices=("on", "off"), default="on",
         help="off: commit without the fence, as Hudi does (default on)")  # fmt: skip
-    add("--commit", choices=("serial", "group"), default="serial", help="group: one writer decides "
-        "for several; without --faults such a writer is killed each minute (default serial)")
+    add("--commit", choices=("serial", "group"), help="group: one writer decides for several, and "
+        "without --faults such a writer is killed each minute; serial: commits take turns under "
+        "the table's lock (default group; serial with --spark or --fence off)")
     add("--until-invalid", action="store_true", help="stop at the first proof of damage")
     add("--provider", choices=PROVIDERS, default="s3", help="the server's API (default s3)")
     number("--ttl-s", "S", "length of the lease", 4.0)
@@ -107,13 +108,15 @@ def run(args: argparse.Namespace) -> int:
     say_progress = Progress()
     fleet = fleet_of(args, run_dir)
     plan = fleet.plan
-    if args.commit == "group":
-        if args.spark or args.fence == "off":
+    unfit = args.spark > 0 or args.fence == "off"
+    commit = args.commit or ("serial" if unfit else "group")
+    if commit == "group":
+        if unfit:
             why = "--commit group takes neither --spark nor --fence off"
             raise CommandError(why, code=USAGE)
         if not args.faults:
             soak_plan = soak_plan.with_combiner_killed()
-    settings = SoakSettings(plan=soak_plan.to_json(), spark=args.spark, commit=args.commit)
+    settings = SoakSettings(plan=soak_plan.to_json(), spark=args.spark, commit=commit)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         say_progress(
