@@ -18,11 +18,13 @@ from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
+from lockkit.runtime.proven import delete
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, Table
-from lockkit.table.errors import ModeSwitched, NewerFence
+from lockkit.table.errors import BrokenFence, ModeSwitched, NewerFence
 from lockkit.table.format.properties import FENCED, GROUP, HUDI, load_config
 from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group.mode import has_group_fence
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.transaction import TableCache
@@ -236,3 +238,15 @@ def test_a_table_that_cannot_have_group_commit_is_not_switched(
     assert main(["table", "mode", url, GROUP, "--yes"]) != 0
     assert "group commit needs" in capsys.readouterr().err
     assert {k: v for k, v in contents(url).items() if "table_lock" not in k} == before
+
+
+@pytest.mark.parametrize("mode", [FENCED, GROUP])
+def test_a_table_with_group_commit_whose_fence_is_gone_is_not_switched_and_sent_to_no_command(
+    url: str, mode: str
+) -> None:
+    """No command makes its fence again: it alone may have whole commits."""
+    made(url, GROUP)
+    run(delete(FENCE_KEY), open_store(url), Clock())
+    with pytest.raises(BrokenFence, match="restore its newest sound version") as refused:
+        switch(url, mode)
+    assert "repair-fence" not in str(refused.value)

@@ -12,6 +12,7 @@ from lockkit.protocol.outcome import Found, Missing, Version, over
 from lockkit.runtime import Procedure, WallMs
 from lockkit.runtime.proven import read, settle_write
 from lockkit.table.errors import BrokenFence, CommitUnknown, TableBlocked
+from lockkit.table.format.properties import GROUP
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.fence import (
     ACTIONS,
@@ -66,13 +67,17 @@ def commits_under_way(now: Timeline) -> frozenset[str]:
     )  # fmt: skip
 
 
-def lost_fence(instants: Iterable[str]) -> BrokenFence:
-    """The error for a table in use without a fence, and what its fence may have decided."""
+def lost_fence(instants: Iterable[str], commit: str = "serial") -> BrokenFence:
+    """The error for a table in use without a fence, and what its fence may have decided.
+
+    Of group commit (`commit`), the fence alone may have whole commits: no command makes a new one.
+    """
     listed = ", ".join(sorted(instants)[:5])
     undecided = f"; it may have decided {listed}, which no reader sees yet" if listed else ""
     return BrokenFence(
         FENCE_KEY, f"is gone{undecided}. Nothing was committed: the table is in use",
-        "see what can be restored: lockkit table repair-fence URL",
+        "restore its newest sound version, if the bucket keeps versions" if commit == GROUP
+        else "see what can be restored: lockkit table repair-fence URL",
     )  # fmt: skip
 
 

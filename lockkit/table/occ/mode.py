@@ -68,8 +68,10 @@ def switch_mode(mode: str, guard: Guard, *, believe: Callable[[], None] = trust)
             return (yield from _say_commit(GROUP, believe))
         yield from from_group(config, guard, believe)
     if config.commit == GROUP and (yield from read_fence()).fence is None:
-        if begun := pending_commits((yield from load_timeline(config.names))):
-            raise lost_fence(begun)  # a small one may be decided without an inflight file
+        now = yield from load_timeline(config.names)
+        begun = pending_commits(now)  # a small one may be decided without an inflight file
+        if begun or (mode != HUDI and is_in_use(now)):
+            raise lost_fence(begun, GROUP)
     changed = mode != GROUP and (yield from _say_commit(SERIAL, believe))
     config = replace(config, commit=SERIAL)
     yield from set_fence(config, guard, believe, closed=mode == HUDI)
