@@ -340,11 +340,9 @@ class WriteAttempt:
         done, gone = False, None
         with suppress(TableError, StoreError, LockBusy, LockLost, CommitUnknown, RuntimeError):
             from lockkit.table.write.withdrawal import withdraw_attempt  # rarely needed
-
             try:
-                done = yield from withdraw_attempt(
-                    self.host, taken, self._paths, certain, error, self.prepared
-                )  # fmt: skip
+                of = self.host, taken, self._paths, certain, error, self.prepared
+                done = yield from withdraw_attempt(*of)
             except NoTable as deleted:
                 done, gone = True, deleted
         if heart is not None and done:

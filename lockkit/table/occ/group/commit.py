@@ -6,7 +6,7 @@ The simulator runs these procedures (`lockkit simulate --scenario group`), and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
@@ -16,6 +16,7 @@ from lockkit.table.format.timeline import instant_ms, instant_of
 from lockkit.table.occ.fence import NO_INSTANT
 from lockkit.table.occ.group.client import (
     CONTENDED_FOR,
+    FOLLOWS_MS,
     LOST,
     GroupClient,
     GroupWrite,
@@ -221,6 +222,20 @@ def is_left_over(
     old_ms = instant_ms(write.instant) - FAR_TRIPS * client.trip_ms
     stale_ms = instant_ms(write.instant) - STALE_TRIPS * client.trip_ms
     return instant_ms(earlier) < (old_ms if offered else stale_ms)
+
+
+def see_others(
+    client: GroupClient, write: GroupWrite, under_way: frozenset[str], listed: Iterable[str]
+) -> None:
+    """Note which commits are under way by the listing beside the files, and whether to wait for an
+    earlier one. `listed` has the names of offers."""
+    others = under_way - {each.instant for each in (client.known.window if client.known else ())}
+    offers = {instant_in(each) for each in listed if each.endswith(OFFERS)}
+    own_ms = instant_ms(write.instant)
+    write.earlier = frozenset(each for each in others if each < write.instant)
+    later = {each for each in others if 0 < instant_ms(each) - own_ms < FOLLOWS_MS}
+    write.later = frozenset(later - offers)
+    write.follows = any(not is_left_over(client, write, e, e in offers) for e in write.earlier)
 
 
 def loses(client: GroupClient, write: GroupWrite) -> bool:

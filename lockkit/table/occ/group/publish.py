@@ -41,9 +41,9 @@ from lockkit.table.occ.group.client import (
     schema_id,
 )
 from lockkit.table.occ.group.combine import replace_group_fence
-from lockkit.table.occ.group.commit import PASSED, decided, is_left_over, loses
+from lockkit.table.occ.group.commit import PASSED, decided, loses, see_others
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
-from lockkit.table.occ.group.fence import OFFERS, read_group_fence
+from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.occ.group.gone import confirmed, is_gone, note_gone
 from lockkit.table.occ.group.outcomes import bury, is_publisher, publish_round
 from lockkit.table.occ.group.process import process_of
@@ -111,13 +111,8 @@ def publish_together(
     if append is not None and append.columns_at:
         write.sees_columns(client.known, append.columns_at)
     if append is not None and append.beside is not None:
-        window = client.known.window if client.known else ()
-        others = _under_way(instant, append.beside) - {each.instant for each in window}
-        write.earlier = frozenset(each for each in others if each < instant)
-        offers = {each[:17] for each in append.beside.foreign if each.endswith(OFFERS)}
-        later = {e for e in others if 0 < instant_ms(e) - instant_ms(instant) < FOLLOWS_MS}
-        write.later = frozenset(later - offers)
-        write.follows = any(not is_left_over(client, write, e, e in offers) for e in write.earlier)
+        others = _under_way(instant, append.beside)
+        see_others(client, write, others, append.beside.foreign)
     write.follows &= write.listed
     open_ = (each for each in write.earlier - client.own if not decision_in(client.known, each))
     if write.listed and any(open_):  # what is decided may be its own, and is only not published
