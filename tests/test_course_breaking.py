@@ -223,8 +223,9 @@ def test_the_panel_shows_what_was_predicted_beside_what_it_did_and_draws_the_har
     assert panel.play().first == 27
     assert f"You predict: {SOON}." in said[0] and not any("press Play" in each for each in said)
     assert f"You predicted: {SOON}. The outcome: {LATE}." in panel.predict.said
-    (lanes,) = panel._drawn.children
+    lanes, there = panel._drawn.children
     assert lanes.status["verdict"] == "INVALID"
+    assert "scenario=lease&amp;seed=27&amp;rule=drift_for_holder&amp;step=" in there.value
     assert not panel.scenario.disabled and panel.stop.disabled
     assert "seed 27 first" in repr(panel)
 
