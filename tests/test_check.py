@@ -392,6 +392,15 @@ def test_a_refused_commit_that_is_visible_is_found(error: str) -> None:
     assert failed(verdict) == {"no refused commit is visible"}
 
 
+@pytest.mark.parametrize(("at_ms", "expected"), [(205, Kind.VALID), (235, Kind.INVALID)])
+def test_a_plan_that_another_process_carries_out_after_a_refusal_is_visible(
+    at_ms: float, expected: Kind
+) -> None:
+    """All executions of a compaction's plan have its instant."""
+    refused = event(at_ms, "W1", "refused", instant=SECOND, epoch=2, error="LockLost", why="")
+    assert spoilt(same, refused).kind is expected
+
+
 def test_a_commit_with_an_unknown_outcome_may_be_visible() -> None:
     unknown = event(
         230, "W2", "refused", instant=SECOND, epoch=2, error="CommitUnknown", why="no answer"

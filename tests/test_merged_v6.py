@@ -26,7 +26,9 @@ from lockkit.table.format.log_blocks import COMMAND, blocks
 from lockkit.table.format.timeline import V6, load_timeline
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.covered import load_rollback_plan
+from lockkit.table.occ.executions import put_back
 from lockkit.table.occ.heartbeat import Heartbeat
+from lockkit.table.occ.liveness import end, read_heartbeat
 from lockkit.table.occ.markers import MARKERS, mark
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.services.scheduled import PlanAttempt
@@ -273,6 +275,7 @@ def test_increments_name_the_pending_instant_behind_which_they_stop(table: Table
 
 def roll_back(table: Table, instant: str) -> None:
     service = table._upkeep.service
+    assert run(end(run(read_heartbeat(instant), table.store, Clock())), table.store, Clock())
     done = service.context.roll_back(service.inspect().known, instant)
     assert done.target == instant
 
@@ -724,3 +727,19 @@ def test_hudi_rs_reads_a_table_that_lockkit_created(tmp_path: Path, index: str) 
         made.upsert(as_rows((KEYS[2], 4, 4)))
         expected[KEYS[2]] = 4
         assert live(made) == dict(shown(read_by_hudi_rs(url))) == expected
+
+
+def test_a_client_that_saw_a_stopped_execution_does_not_put_the_next_one_back(table: Table) -> None:
+    """Each execution has the plan's instant. The stopped one's heartbeat is gone meanwhile."""
+    planned = table.compact(mode="schedule")
+    assert planned is not None
+    deleted = list[tuple[str, ...]]()
+
+    def late(kind: str, **fields: Any) -> None:
+        if kind == "checked" and fields["instant"] == planned.instant:
+            deleted.append(run(put_back(planned.instant, V6), table.store, Clock()))
+
+    with Table(table.url, emit=late) as other:
+        done = other.compact(mode="execute")
+    assert done is not None and done.instant == planned.instant and deleted == [()]
+    assert not run(load_timeline(V6), table.store, Clock()).pending

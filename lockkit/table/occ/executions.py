@@ -12,7 +12,7 @@ from lockkit.table.format.compaction_plan import parse_compaction_plan
 from lockkit.table.format.layout import BASE_FILE, LOG_FILE, TaskId
 from lockkit.table.format.timeline import Timeline, TimelineNames
 from lockkit.table.occ.discarding import attempt_in
-from lockkit.table.occ.liveness import forget
+from lockkit.table.occ.liveness import forget, read_heartbeat
 from lockkit.table.occ.markers import files_of, marker_key
 
 EXECUTIONS = 1 << 30
@@ -28,7 +28,11 @@ def put_back(target: str, names: TimelineNames) -> Procedure[tuple[str, ...]]:
     again, too. What Hudi wrote for it stays: it may carry the plan out just now.
 
     A plan that cannot be read is deleted, unless a log file is named after it: see `is_damaged`.
+    Nothing is done if another execution has begun since the caller ended the last one.
     """
+    begun = yield from read_heartbeat(target)
+    if begun.version is not None and not begun.ended:
+        return ()
     files = yield from delete_executions(target)
     inflight = names.inflight(target, "compaction")
     if (yield from is_damaged(target, names)):

@@ -100,7 +100,7 @@ def _writes(checked: Event) -> set[tuple[str, str]]:
 def refused_is_absent(lanes: HistoryIndex) -> Finding | None:
     """A commit that ended with CommitConflict or LockLost is never visible."""
     name, count = "no refused commit is visible", 0
-    last_check = {(each.who, str(each["instant"])): each for each in lanes.by_kind["checked"]}
+    last_check = {str(each["instant"]): each for each in lanes.by_kind["checked"]}
     refusals = {
         (each.who, str(each["instant"])): each
         for each in lanes.by_kind["refused"]
@@ -110,10 +110,10 @@ def refused_is_absent(lanes: HistoryIndex) -> Finding | None:
         count += 1
         if not lanes.truth:
             return unknown(name, f"whether {instant} is in the store: its record is missing")
-        again = last_check.get((who, instant))
+        again = last_check.get(instant)
         seen = lanes.visible.get(instant)
         if seen is None or (again and again.at_ms > reported.at_ms and seen.at_ms > reported.at_ms):
-            continue  # not there, or tried again after the refusal
+            continue  # not there, or tried again: a plan also by another process
         because = (
             f"{who} recorded {reported['error']} for {instant}, but readers see {instant}"
         )

@@ -94,7 +94,7 @@ class SimHost:
     def beat(self, taken: TakenInstant) -> Procedure[SimHeartbeat]:
         heart = self._heart(taken)
         yield from heart.begin()
-        self.table.hearts[taken.instant] = heart  # not before: another client may have one
+        self.table.begins(taken.instant, heart)  # not before: another client may have one
         return heart
 
     def boot_ms(self) -> int:
@@ -102,7 +102,7 @@ class SimHost:
 
     def beat_later(self, taken: TakenInstant, sent_ms: int) -> SimHeartbeat:
         heart = self._heart(taken, sent_ms)
-        self.table.hearts[taken.instant] = heart
+        self.table.begins(taken.instant, heart)
         heart.go_on(heart.beats.interval_s / 2)
         return heart
 

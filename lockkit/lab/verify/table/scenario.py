@@ -106,6 +106,9 @@ class TableRun(SeedRun):
     ledger: AttemptLedger = field(init=False)
     hearts: dict[str, SimHeartbeat] = field(default_factory=dict)
     """By instant."""
+    retaken: set[str] = field(default_factory=set)
+    """Instants that were withdrawn and taken again. A client that saw the first may end the second
+    before its first beat."""
     interrupts: float = 0.0
     """How often an attempt is cut short, by Ctrl-C or by an outage."""
     cut_off: float = CUT_OFF
@@ -198,6 +201,11 @@ class TableRun(SeedRun):
         if world.fault_profile.nodes and world.dice.random() < chance:
             stall(world, next(each for each in world.nodes if each.name == client))
 
+    def begins(self, instant: str, heart: SimHeartbeat) -> None:
+        if instant in self.hearts:
+            self.retaken.add(instant)
+        self.hearts[instant] = heart
+
     def _heartbeat(self, instant: str, client: str, body: bytes) -> None:
         heart = self.hearts.get(instant)
         if heart is None or client == heart.node.name or self.hasty:
@@ -206,6 +214,8 @@ class TableRun(SeedRun):
             # A query that sends a batch again stops its earlier run, alive or not.
             self.stopped_runs.add(instant)
         if instant in self.stopped_runs:
+            return
+        if instant in self.retaken and heart.beats.now.version is None:
             return
         if heart.believes() and heartbeat_of(instant, Found(body, "")).ended:
             raise Violated(ALIVE, f"{client} ended the heartbeat of {instant}, which beats")
