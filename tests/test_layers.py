@@ -100,7 +100,8 @@ ORDER = {
     "table.occ": (
         "fence late "
         "group group.decision group.archived group.fence group.rate "
-        "group.client group.view group.outcomes group.combine group.offer group.commit group.tail "
+        "group.client group.view group.outcomes group.copied group.combine group.offer "
+        "group.commit group.tail "
         "conflicting covered conflict heartbeat_rules "
         "liveness heartbeat locks "
         "rewriting creation decide markers discarding transaction prepared news "

@@ -16,7 +16,7 @@ FOUND_BY = {
     "deletes win": 6, "later wins": 6, "one log less": 1, "stale plan": 44, "missed log": 16,
     "overslept": 6, "old slice": 2, "own slice": 2, "one version": 2, "no command": 11,
     "log deleted": 2, "plan withdrawn": 2, "planned apart": 9, "began too": 23,
-    "before the plan": 7, "others' files": 7, "every block": 2,
+    "before the plan": 7, "others' files": 160, "every block": 2,
 }  # fmt: skip
 CRASH = "no client ends by an unexpected error"
 

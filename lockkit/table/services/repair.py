@@ -48,7 +48,10 @@ from lockkit.table.occ.fence import (
     parse_fence,
     parse_whatever_epoch,
 )
-from lockkit.table.occ.group.fence import read_group_fence
+from lockkit.table.occ.group.copied import missing, unpublished, without
+from lockkit.table.occ.group.decision import GroupFence
+from lockkit.table.occ.group.fence import format_group_fence, read_group_fence
+from lockkit.table.occ.group.mode import columns
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.liveness import expired, read_heartbeat
 from lockkit.table.read.log_slice import instants_of
@@ -59,6 +62,7 @@ NOTHING = "none"
 """The operator's statement that the fence decided no commit that is not yet visible."""
 VERSIONS_MAX = 20
 """Old versions of the fence that are read; damage that was overwritten more often is rare."""
+SHOWN_MAX = 3
 STORE_SLACK_MS = 2_000
 """Times of two objects of one store are compared only if they differ by more (`Rules`)."""
 _HEADER = re.compile(
@@ -101,7 +105,7 @@ class FenceRepair:
     """What is wrong with the fence."""
     version: Version | None
     """Only this version is replaced; None: the fence is missing."""
-    fence: Fence
+    fence: Fence | GroupFence
     source: str
     """The source of the new fence."""
     publishes: str | None
@@ -136,12 +140,12 @@ def plan_repair(
 
     With group commit nothing but the fence shows which offers were decided and not yet published.
     So a broken one is refused (`BrokenFence`), and only an earlier version of it may be put back.
+    Commits that it names and whose files are missing are dropped from it.
     """
     config, _ = yield from load_config()
     names = config.names
     if config.commit == GROUP:
-        yield from read_group_fence()
-        return None
+        return (yield from _plan_in_group(names))
     if config.mode != FENCED:
         raise UnsupportedTable("the table", f"is in mode {config.mode}: it has no fence to repair")
     answer = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
@@ -178,6 +182,19 @@ def plan_repair(
         _rebuilt(last, completion, max((each.epoch for each in before), default=0)),
         "the timeline and what is left of it", last.instant if last else None,
     )  # fmt: skip
+
+
+def _plan_in_group(names: TimelineNames) -> Procedure[FenceRepair | None]:
+    """Without the commits whose files are missing, as in a copy that was made meanwhile."""
+    fence, version = yield from read_group_fence()
+    lost = yield from missing(names, fence, (yield from unpublished(names, fence)))
+    if not lost:
+        return None
+    now = yield from load_timeline(names)
+    after = without(fence, [each for each, _ in lost], (yield from columns(names, now)))
+    listed = ", ".join(f"{each.instant} ({what})" for each, what in lost[:SHOWN_MAX])
+    broken = f"names {len(lost)} commits whose files are missing: {listed}"
+    return FenceRepair(names, broken, version, after, "its other decisions", None)
 
 
 def _refuse_other(said: str | None, last: str | None) -> None:
@@ -363,17 +380,21 @@ def carry_out(
     One guarded write is the whole repair. A crash before it changes nothing. After it the fence is
     sound and names the decided commit, so any writer makes that commit visible.
     """
-    fence = replace(
-        repair.fence, epoch=max(repair.fence.epoch, guard.epoch), attempt=(yield Unique())
-    )
+    fence, attempt = repair.fence, (yield Unique())
+    if isinstance(fence, GroupFence):
+        body = format_group_fence(replace(fence, attempt=attempt))
+    else:
+        fence = replace(fence, epoch=max(fence.epoch, guard.epoch), attempt=attempt)
+        body = format_fence(fence)
     believe()
-    settled = yield from settle_write(
-        FENCE_KEY, format_fence(fence), over(repair.version), limit=FENCE_BYTES_MAX
-    )
+    version = over(repair.version)
+    settled = yield from settle_write(FENCE_KEY, body, version, limit=FENCE_BYTES_MAX)
     if not isinstance(settled, Version):
         raise TableChanged(
             FENCE_KEY, "has changed since it was examined; nothing was changed", "look again"
         )
     forward: list[str] = []
+    if isinstance(fence, GroupFence):
+        return ()
     yield from settle(repair.names, FenceRead(fence, None), frozenset(), forward)
     return tuple(forward)

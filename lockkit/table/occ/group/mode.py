@@ -35,8 +35,9 @@ from lockkit.table.occ.fence import (
 )
 from lockkit.table.occ.group.client import GroupClient, schema_id
 from lockkit.table.occ.group.combine import replace_group_fence
+from lockkit.table.occ.group.copied import refuse_copied, unpublished
 from lockkit.table.occ.group.decision import GroupFence, is_proven
-from lockkit.table.occ.group.fence import OFFERS, format_group_fence
+from lockkit.table.occ.group.fence import OFFERS, format_group_fence, read_group_fence
 from lockkit.table.occ.group.offer import pause_s
 from lockkit.table.occ.group.outcomes import publish
 from lockkit.table.occ.group.view import look
@@ -63,6 +64,9 @@ def set_closed(
     """
     for turn in range(CLOSINGS_MAX):
         if closed:
+            fence, _ = yield from read_group_fence()
+            left = yield from unpublished(client.names, fence)
+            yield from refuse_copied(client.names, fence, left)
             yield from publish(client)
         view = yield from look(client)
         fence, proven = view.fence, client.proven

@@ -25,6 +25,7 @@ from lockkit.table.format.timeline import (
 )
 from lockkit.table.occ.fence import COMMIT
 from lockkit.table.occ.group.client import COMPLETED, OVERWRITE, GroupClient
+from lockkit.table.occ.group.copied import refuse_copied
 from lockkit.table.occ.group.decision import GroupFence, shows_left
 from lockkit.table.occ.group.fence import read_group_fence, unpacked
 from lockkit.table.occ.group.outcomes import publish, unpublished_bodies
@@ -206,6 +207,9 @@ def _published(
     client.archived = (yield from read_group_fence())[0].archived  # what was archived meanwhile
     client.proven = {each.seq for each in fence.window
                      if each.kind == COMMIT and is_shown(each.instant, now, after)}  # fmt: skip
+    left = [each for each in hidden
+            if each.instant > client.archived and each.instant not in now.completed]  # fmt: skip
+    yield from refuse_copied(names, fence, left)
     yield from publish(client, GroupView(fence, "", {}, frozenset()))
     return None
 

@@ -1,0 +1,82 @@
+"""A copy of a table made while writers committed: its fence may be newer than its other files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of, listing
+from lockkit.table.errors import BrokenFence
+from lockkit.table.format.layout import parse_commit
+from lockkit.table.format.timeline import TimelineNames, load_timeline, parse_timeline
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, ROLLBACK
+from lockkit.table.occ.group.client import GroupClient
+from lockkit.table.occ.group.decision import GroupDecision, GroupFence
+from lockkit.table.occ.group.fence import read_group_fence
+from lockkit.table.occ.group.outcomes import unpublished_bodies
+from lockkit.table.occ.group.view import GroupView
+
+FILES_MAX = 64
+"""So many data files of a commit are looked for."""
+
+
+def refuse_copied(
+    names: TimelineNames, fence: GroupFence, left: Iterable[GroupDecision]
+) -> Procedure[None]:
+    """Raise `BrokenFence` if files of a decided commit are missing: nobody may publish it.
+
+    `left` are the commits that are not published.
+    """
+    for each, what in (yield from missing(names, fence, left)):
+        raise BrokenFence(
+            FENCE_KEY, f"names {each.instant} as committed, and {what}: this may be a copy that "
+            "was made while writers committed",
+            "copy the table again while nobody writes to it; or drop such commits from this copy: "
+            "lockkit table repair-fence URL",
+        )  # fmt: skip
+
+
+def missing(
+    names: TimelineNames, fence: GroupFence, left: Iterable[GroupDecision]
+) -> Procedure[list[tuple[GroupDecision, str]]]:
+    """Those of `left` of which files are missing, each with what is.
+
+    A commit's instant and its data files are in the store before it is decided. One that was
+    published or archived meanwhile is not missing.
+    """
+    found, commits = [], [each for each in left if each.kind == COMMIT]
+    view = GroupView(fence, "", {}, frozenset())
+    bodies = yield from unpublished_bodies(GroupClient(names=names), view, commits)
+    for each in commits:
+        began = yield from listing(names.folder + each.instant)
+        body = bodies.get(each.instant) or b""
+        paths = [stat.path for stat in parse_commit("", "it", body).stats] if body else []
+        looked = yield from all_of([listing(path) for path in paths[:FILES_MAX]])
+        gone = [path for path, entries in zip(paths, looked, strict=False) if not entries]
+        if began and body and not gone:
+            continue
+        archived = (yield from read_group_fence())[0].archived
+        now = parse_timeline((yield from listing(names.folder + each.instant)), names)
+        if each.instant > archived and each.instant not in now.completed:
+            what = f"{gone[0]} is missing" if gone else "the timeline lacks its files"
+            found.append((each, what))
+    return found
+
+
+def unpublished(names: TimelineNames, fence: GroupFence) -> Procedure[list[GroupDecision]]:
+    now = yield from load_timeline(names)
+    return [each for each in fence.window if each.kind == COMMIT
+            and each.instant > fence.archived and each.instant not in now.completed]  # fmt: skip
+
+
+def without(fence: GroupFence, lost: Iterable[GroupDecision], schema: str) -> GroupFence:
+    """The fence that decided against these commits; `schema` is that of the newest other one."""
+    over = {each.seq for each in lost}
+    window = tuple(
+        replace(each, kind=ROLLBACK, completion=None, sha256="", writes=frozenset(), schema="",
+                body="") if each.seq in over else each
+        for each in fence.window
+    )  # fmt: skip
+    published = min([fence.published, *(seq - 1 for seq in over)])
+    return replace(fence, window=window, round=fence.round + 1, schema=schema, published=published)
