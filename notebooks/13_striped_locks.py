@@ -115,8 +115,8 @@ a key shares its stripe with one of *k* others is 1 − (1 − 1/S)^k.
 # ## In production
 #
 # `StripedLock("gs://bucket/locks", stripes=64)`, then `with striped.keys("part=7", "part=9"):`. A
-# table's own commits do not need this: they hold one lock, only for a moment, and lose nothing when
-# they contend. `make bench BENCH_ARGS=striped` measures eight processes.
+# table's own commits do not need this: by default they take no lock (notebook 17).
+# `make bench BENCH_ARGS=striped` measures eight processes.
 #
 # ## Your turn
 #
