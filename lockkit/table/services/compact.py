@@ -59,6 +59,7 @@ from lockkit.table.read.reader import Scan, open_slice, scan_slice
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.cluster import carried_out
 from lockkit.table.services.context import ServiceContext
+from lockkit.table.services.progress import GroupsDone
 from lockkit.table.services.rules import ServiceRules
 from lockkit.table.services.view import TableView, look_again, look_at
 from lockkit.table.write.contract import AttemptHeartbeat
@@ -298,7 +299,11 @@ def merged(
     assert snapshot.schema is not None
     refuse_millis(snapshot.schema)
     context.report(f"compacting {len(plan.slices)} file groups", transaction.instant)
-    merge = SliceMerge(context, snapshot, transaction, heart, task)
+    progress = GroupsDone(
+        "compacted", len(plan.slices), lambda text: context.report(text, transaction.instant),
+        context.clock,
+    )  # fmt: skip
+    merge = SliceMerge(context, snapshot, transaction, heart, task, progress)
     with Pool(AT_ONCE) as pool:
         stats = tuple(pool.map(merge.carry_out, _not_replaced(plan, snapshot)))
     return context.run(prepare(
@@ -319,6 +324,7 @@ class SliceMerge:
     transaction: Transaction
     heart: AttemptHeartbeat
     task: TaskId
+    progress: GroupsDone
     alone: Lock = field(default_factory=Lock)
 
     def carry_out(self, planned: CompactionInput) -> WriteStat:
@@ -348,6 +354,7 @@ class SliceMerge:
             stat = draft.close(inserts=0)
             self.heart.assert_alive()
             put_data_file(store, stat.path, out, stat.size_bytes, clock)
+        self.progress.one_more()
         return replace(stat, updates=stat.writes)
 
     def _refuse_missed(self, planned: CompactionInput) -> None:
