@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
@@ -119,7 +120,7 @@ def refuse_lost_base(
     key = names.completed(at, "commit", now.completion.get(at))
     match (yield from read(key)):
         case Found(body, _):
-            of = parse_commit(at, key, body, lambda partition, fields: {**fields, "in": partition})
+            of: Any = parse_commit(at, key, body, lambda place, fields: {**fields, "in": place})
             for stat in of.stats:
                 if (stat["in"], stat.get("fileId")) == group:
                     raise DamagedFile(
