@@ -97,6 +97,22 @@ def test_one_refusal_slows_a_client_down_for_two_seconds_and_a_second_one_for_a_
     assert not rate.is_slow(9_100 + ONCE_MS), "two replacements in 0.2 s: the store takes more"
 
 
+@pytest.mark.parametrize(
+    ("number", "sent_ms", "fast"), [(8, 8_145, True), (8, 9_000, False), (9, 8_145, False)]
+)
+def test_two_fences_in_a_row_by_one_client_within_half_a_second_show_a_faster_store(
+    number: int, sent_ms: int, fast: bool
+) -> None:
+    """A writer alone sees no fence of another one. Amazon's refusals come in pairs."""
+    rate = met()
+    rate.unchanged("v1", 5_120)
+    rate.makes(7, 8_000, 8_060)
+    rate.makes(number, sent_ms, sent_ms + 60)
+    rate.refused("v3", 10_000, None)
+    rate.unchanged("v3", 10_100)
+    assert rate.is_slow(10_100 + ONCE_MS) != fast
+
+
 def test_a_refusal_puts_the_next_try_off_and_what_the_store_asks_for_counts() -> None:
     rate = met()
     rate.unchanged("v1", 5_120)

@@ -86,6 +86,7 @@ def decide_once(
     if isinstance(answer, Applied):
         client.knows(after, answer.version)
         client.knew_ms = sent_ms
+        client.rate.makes(after.round, sent_ms, client.boot_ms())
         client.won.add(after.round)
         met = client.is_slow and len(offers) > 1  # it counts no lost fence then
         client.contended = CONTENDED_FOR if met else max(0, client.contended - 1)

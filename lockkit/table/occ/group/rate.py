@@ -43,6 +43,16 @@ class FenceRate:
     judged_ms: int = -(10**9)
     """When the store last took a replacement by this client, or had another client's first."""
 
+    made: tuple[int, int] = (-1, 0)
+    """The last round that this client has made, and when it sent it."""
+
+    def makes(self, number: int, sent_ms: int, now_ms: int) -> None:
+        """This client has made a round. Two in a row within half a second show a faster store."""
+        before, before_ms = self.made
+        if number == before + 1 and now_ms - before_ms < EVERY_MS / 2:
+            self.until_ms, self.proven_ms = now_ms, -(10**9)
+        self.made = number, sent_ms
+
     def saw(self, rounds: int, now_ms: int) -> None:
         """A newer fence was seen, so many rounds later. Two within half a second show a faster
         store."""
