@@ -1,29 +1,34 @@
-"""Hudi 0.15, which users of table version 6 run: its tables, and writes of both in turn."""
+"""Hudi 0.14 and 0.15, which users of table version 6 run, and lockkit: in turn, and at once."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from environment import Environment, Unavailable
+from environment import CACHE, Environment, Unavailable, run
 from hudi_rs import read_by_hudi_rs
-from hudi_world import Hudi
+from hudi_world import Hudi, Refused
 from jvm import ALONE, fetched
 from ours import SPARK_SCHEMA, arrow, order
 
 from lockkit.cli.main import main
 from lockkit.lab.server import Emulator
-from lockkit.table import Table
+from lockkit.table import CommitConflict, Table
+from lockkit.table.errors import TableBlocked, TableChanged
 
 pytestmark = [
     pytest.mark.interop, pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore::lockkit.table.read.listed.LocalInstants"),
 ]  # fmt: skip
 BUNDLE = ("org.apache.hudi", "hudi-spark3.5-bundle_2.12", "0.15.0")
+OLDEST = ("org.apache.hudi", "hudi-spark3.4-bundle_2.12", "0.14.0")
+PYSPARK = "pyspark==3.4.4"
 WRITE = "hoodie.datasource.write."
 OPTIONS = {
     "hoodie.table.name": "orders", WRITE + "recordkey.field": "id", WRITE + "operation": "upsert",
@@ -42,6 +47,13 @@ ARCHIVES = {
 }  # fmt: skip
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "3"}
 NUMBERS = itertools.count()
+SHARED = {
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.cleaner.policy.failed.writes": "LAZY", "hoodie.metadata.enable": "false",
+    "hoodie.write.lock.client.wait_time_ms": "1000", "hoodie.write.lock.client.num_retries": "60",
+}  # fmt: skip
+WRITES = 2
+"""Of each of Hudi's writers."""
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +61,43 @@ def older(
     environment: Environment, server: Emulator, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Hudi]:
     """Spark with the bundle of Hudi 0.15; the lock's client is of a later interface."""
-    try:
-        folder = Path(fetched("hudi15", {BUNDLE: ALONE}).removesuffix("/*"))
-    except Unavailable as reason:
-        pytest.skip(f"Hudi 0.15 cannot be run here: {reason}")
-    jars = (*folder.glob("*.jar"), *(each for each in environment.jars if "hudi" not in each.name))
-    env = replace(environment, jars=jars, classes=folder)
-    running = Hudi(env, server.s3, tmp_path_factory.mktemp("older") / "log")
+    running = started(environment, "hudi15", BUNDLE, server, tmp_path_factory.mktemp("older"))
     yield running
     running.close()
+
+
+@pytest.fixture(scope="module")
+def oldest(
+    environment: Environment, server: Emulator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Hudi]:
+    """Hudi 0.14, on the newest Spark that it knows."""
+    venv = CACHE.with_name("hudi14-spark")
+    python, ready = venv / "bin/python", venv / ".ready"
+    try:
+        if not ready.is_file() or ready.read_text() != PYSPARK:
+            run("its own environment", [sys.executable, "-m", "venv", str(venv)],
+                environment.variables)  # fmt: skip
+            pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "-q"]
+            run("PySpark from PyPI", [*pip, "install", PYSPARK], environment.variables)
+            ready.write_text(PYSPARK)
+    except Unavailable as reason:
+        pytest.skip(f"Hudi 0.14 cannot be run here: {reason}")
+    mine = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
+    env = replace(environment, python=python, variables=environment.variables | mine)
+    running = started(env, "hudi14", OLDEST, server, tmp_path_factory.mktemp("oldest"))
+    yield running
+    running.close()
+
+
+def started(
+    environment: Environment, name: str, bundle: tuple[str, str, str], server: Emulator, logs: Path
+) -> Hudi:
+    try:
+        folder = Path(fetched(name, {bundle: ALONE}).removesuffix("/*"))
+    except Unavailable as reason:
+        pytest.skip(f"Hudi {bundle[2]} cannot be run here: {reason}")
+    jars = (*folder.glob("*.jar"), *(each for each in environment.jars if "hudi" not in each.name))
+    return Hudi(replace(environment, jars=jars, classes=folder), server.s3, logs / "log")
 
 
 @pytest.mark.parametrize("place", ["s3", "file"])
@@ -135,3 +175,90 @@ def test_hudi_0_15_with_its_defaults_and_lockkit_write_in_turn_and_all_read_the_
         ours(300, 3, 11)
         theirs(310, 3, 12)
         all_show()
+
+
+@pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
+def test_hudi_0_14_and_0_15_and_lockkit_write_at_once_and_each_acknowledged_row_is_there_once(
+    oldest: Hudi, older: Hudi, server: Emulator, zookeeper: Any, kind: str
+) -> None:
+    """Each in a partition of its own, and each other time in one that all of them write.
+
+    hudi-rs and all three read the rows; each key has its greatest acknowledged value.
+    """
+    url = f"s3://at-once-{next(NUMBERS)}/orders"
+    lock = zookeeper.recipe() | {"hoodie.write.lock.zookeeper.lock_key": url.split("/")[2]}
+    options = OPTIONS | ORDERS["by event"] | SHARED | lock | {WRITE + "table.type": kind}
+    numbers, turn = itertools.count(1), threading.Lock()
+    expected: dict[str, int] = {}
+    outcomes: dict[str, list[str]] = {}
+
+    def rows(who: str, at: int, step: int) -> list[dict[str, Any]]:
+        own = [order(f"{who}{n}", region=who, amount=at, at=at) for n in (step % 3, 3)]
+        return own + [order(f"all{at % 4}", region="all", amount=at, at=at)] * (step % 2)
+
+    def writes(who: str, step: int, write: Any) -> bool:
+        at = next(numbers)
+        listed = rows(who, at, step)
+        try:
+            write(listed)
+        except (Refused, CommitConflict, TableBlocked, TableChanged) as error:
+            outcomes.setdefault(who, []).append(str(error)[:150])
+            return False
+        with turn:
+            outcomes.setdefault(who, []).append("")
+            for each in listed:
+                expected[each["id"]] = max(expected.get(each["id"], 0), at)
+        return True
+
+    def by_hudi(who: str, hudi: Hudi, **more: str) -> None:
+        for step in range(WRITES):
+            writes(who, step, lambda listed: hudi.write(
+                url, listed, schema=SPARK_SCHEMA, mode="append", options=options | more
+            ))  # fmt: skip
+
+    over = threading.Event()
+
+    def by_lockkit(who: str) -> None:
+        with Table(url, endpoint=server.s3, options=lock) as table:
+            for step in itertools.count():
+                writes(who, step, lambda listed: table.upsert(arrow(listed)))
+                if kind == "MERGE_ON_READ" and step % 4 == 3 and who == "US":
+                    table.compact(retries=3)
+                if over.wait(3.0):
+                    return
+
+    def all_show() -> None:
+        shown: Mapping[str, Any] = {
+            "hudi-rs": read_by_hudi_rs(url, server.s3).to_pylist(),
+            "0.14": oldest.read(url), "0.15": older.read(url),
+        }  # fmt: skip
+        with Table(url, endpoint=server.s3, options=lock) as table:
+            shown = {**shown, "lockkit": table.read().to_pylist()}
+        for who, found in shown.items():
+            held = sorted((row["id"], row["amount"]) for row in found)
+            assert held == sorted(expected.items()), who
+
+    first = [order(f"all{n}", region="all") for n in range(4)]
+    oldest.write(url, first, schema=SPARK_SCHEMA, mode="overwrite", options=options)
+    expected |= {each["id"]: 0 for each in first}
+    assert main(["table", "adopt", url, "--endpoint", server.s3]) == 0
+    theirs = [threading.Thread(target=by_hudi, args=each) for each in (("A", oldest), ("B", older))]
+    ours = [threading.Thread(target=by_lockkit, args=(who,)) for who in ("EU", "US")]
+    for thread in (*theirs, *ours):
+        thread.start()
+    for thread in theirs:
+        thread.join()
+    over.set()
+    for thread in ours:
+        thread.join()
+    print({who: (said.count(""), {*said}) for who, said in sorted(outcomes.items())})
+    assert all("" in outcomes.get(who, ()) for who in ("A", "B", "EU", "US")), outcomes
+    all_show()
+    for hudi in (older, oldest):
+        assert writes("A", 1, lambda listed, hudi=hudi: hudi.write(
+            url, listed, schema=SPARK_SCHEMA, mode="append", options=options | ARCHIVES
+        ))  # fmt: skip
+    if kind == "MERGE_ON_READ":
+        with Table(url, endpoint=server.s3, options=lock) as table:
+            table.compact()
+    all_show()
