@@ -1,7 +1,7 @@
 """Reads a streamer's source as a Spark stream: the files of a folder, or a Kafka topic.
 
 If the source has a column that the schema does not have, the stream ends with `NewColumns`; Spark
-alone would drop the column. Columns inside structs are not compared.
+alone would drop the column. In JSON and Parquet, fields of structs count as columns.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from lockkit.errors import TableError
 from lockkit.spark.errors import first_line
+from lockkit.spark.fields import new_fields
 from lockkit.spark.query import spark_schema
 from lockkit.spark.stream_job import (
     DATA_LOSS,
@@ -88,7 +89,7 @@ def arriving(spark: Any, work: StreamJob) -> Any:
         source = source.option("maxBytesPerTrigger", work.limit)
     rows = source.option("maxFileAge", FOR_EVER).load(root)
     if work.kind == "json":
-        return _parsed(rows, schema)
+        return _parsed(rows, schema, avro_text(work))
     if work.kind == "parquet":
         from pyspark.sql import functions as f
 
@@ -137,7 +138,7 @@ def checked(frame: Any) -> Any:
     frame = frame.drop(FILE)
     if files:
         reader = frame.sparkSession.read.option("mergeSchema", "true")
-        new = [each for each in reader.parquet(*files).columns if each not in frame.columns]
+        new = new_fields(reader.parquet(*files).schema, frame.schema)
         if new:
             raise NewColumns(json.dumps(new[:SHOWN]))
     return frame
@@ -147,24 +148,33 @@ def _is_file(path: Path) -> bool:
     return path.is_dir() or not path.name.startswith((".", "_"))
 
 
-def _parsed(rows: Any, schema: Any) -> Any:
-    """The objects in the JSON of `value`, one or an array of them, by this schema."""
+def _parsed(rows: Any, schema: Any, text: str | None) -> Any:
+    """The objects in the JSON of `value`, one or an array of them, by this schema, and by the Avro
+    schema in `text` if there is one: it has the units of its times.
+    """
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType
 
+    def plain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from lockkit.spark.json_records import plain_record, shape_of
+
+        shape = shape_of(text) if text else to_arrow_schema(schema, timezone="UTC")
+        with first_line():
+            for batch in batches:
+                records = []
+                for each in batch.column(0).to_pylist():
+                    record, new = plain_record(each, shape)
+                    if new:
+                        raise NewColumns(json.dumps(new[:SHOWN]))
+                    records.append(record)
+                yield pa.RecordBatch.from_arrays([pa.array(records, pa.string())], ["value"])
+
     value = f.col("value").cast("string")
-    none = f.array().cast("array<string>")
-    records = f.when(
-        value.rlike(r"^\s*\["), f.from_json(value, "array<string>", READING["json"])
-    ).otherwise(f.array(value))
-    names = f.flatten(f.transform(records, lambda each: f.coalesce(f.json_object_keys(each), none)))
-    new = f.array_except(names, f.array(*[f.lit(name) for name in schema.names]))
-    # In two parts: an error of a query shows its plan, and `unwrap` must not find the name there.
-    name = f.lit(NewColumns.__module__), f.lit(f".{NewColumns.__name__}: ")
-    stop = f.raise_error(f.concat(*name, f.to_json(f.slice(new, 1, SHOWN))))
-    whole = f.when(f.size(new) > 0, stop.cast("string")).otherwise(value)
-    found = f.from_json(whole, ArrayType(schema), READING["json"])
     rows = rows.where(f.trim(value) != "")  # skips empty lines and messages without a body
+    rows = rows.select(value.alias("value")).mapInArrow(plain, "value string")
+    found = f.from_json(f.col("value"), ArrayType(schema), READING["json"])
     return rows.select(f.explode(found).alias("value")).select("value.*")
 
 
@@ -192,7 +202,7 @@ def _from_kafka(spark: Any, work: StreamJob) -> Any:
         ) from None  # fmt: skip
     schema = spark_schema(arrow_schema(text))
     if work.kind == "kafka":
-        return _parsed(rows, schema)
+        return _parsed(rows, schema, text)
     plain = (work.said(DESERIALIZER) or "").endswith(DESERIALIZERS[2])
     decode = decoded(text, schema, None if plain else _registry(work))
     return rows.select("value").where("value is not null").mapInArrow(decode, schema)

@@ -23,6 +23,7 @@ from lockkit.errors import LockkitError
 from lockkit.spark.arrivals import NewColumns, arriving, checked, source_schema
 from lockkit.spark.connect import CONF
 from lockkit.spark.errors import unwrapped
+from lockkit.spark.fields import has_field
 from lockkit.spark.java import SCRATCH_NAMES, spark_env
 from lockkit.spark.stream import foreach_batch
 from lockkit.spark.stream_job import StreamJob, pairs, parser, work_of
@@ -63,7 +64,7 @@ class Streamer:
     def _take_in(self, found: NewColumns) -> None:
         """Continue if the schema, read again, has the new columns; else raise `TableError`."""
         schema = source_schema(self.spark, self.work)
-        missing = [each for each in found.columns or ["?"] if each not in schema.names]
+        missing = [each for each in found.columns or ["?"] if not has_field(schema, each)]
         if missing or self.work.kind == "csv":
             others = f", nor are {', '.join(missing[1:])}" if missing[1:] else ""
             raise RefusedRows(
