@@ -71,8 +71,9 @@ print(repr(fenced))
 # If W1 had really died, it would have left these objects. A writer creates a file's **marker**
 # before the file itself. So every file has a marker, and a rollback need not list the table. The
 # **heartbeat** is the only one of these objects that says anything about time.
-# (A short write of a table that only lockkit writes leaves neither: the file of its instant names
-# what it wrote. Hudi's writers and long writes leave both, as here.)
+# (A short write of a table that only lockkit writes leaves neither. Its files have the instant in
+# their names, and a rollback finds them by listing the table. Hudi's writers and long writes leave
+# both, as here.)
 
 # %%
 remains()

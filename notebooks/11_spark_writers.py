@@ -88,7 +88,7 @@ anew
 if crew.spark:
     from lockkit.spark import read, write
     df = crew.spark.createDataFrame([("a", "eu", 2, 5), ("e", "us", 1, 7)], COLUMNS)
-    print(write(df, crew.url, endpoint=crew.endpoint))
+    print(f"commit ..{write(df, crew.url, endpoint=crew.endpoint).instant[-6:]}")
     read(crew.spark, crew.url, endpoint=crew.endpoint).orderBy("id").show()
 print("" if crew.spark else SKIPPED)
 
