@@ -113,6 +113,7 @@ test("a label without room says less, and what it says is still true", () => {
   assert.equal(told("committed, epoch 12", 10), "epoch 12");
   assert.equal(told("committed, epoch 12", 4), "e12");
   assert.equal(told("acquire: 412", 8), "412");
+  assert.deepEqual([13, 9].map((room) => told("acquire: 412, W2 first", room)), ["412, W2 first", "412"]);
   assert.deepEqual([10, 6].map((room) => told("write, epoch 2", room)), ["write e2", "write"]);
   assert.equal(told("the SDK's own retry: answer 412 lost", 23), "retry: answer 412 lost");
   assert.equal(told("stale commit accepted", 14), "stale commit");

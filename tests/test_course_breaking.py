@@ -32,6 +32,8 @@ from lockkit.lab.verify.check import Kind
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
 from lockkit.lab.widgets.predict import FAST
 from lockkit.lab.widgets.seeds.moments import SeedMoment
+from lockkit.lab.widgets.seeds.moments import play as played
+from lockkit.lab.widgets.seeds.objects import run_scene
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 SEEN_BY_CHANCE = [each for each in LEASE_MUTANTS if each != "confirm"]
@@ -63,15 +65,20 @@ def test_a_table_without_its_fence_loses_an_update_and_both_judges_say_so() -> N
 def test_a_violation_that_only_the_simulator_sees_is_drawn_as_the_simulators() -> None:
     run = play("striped", "agreed", 15)
     assert run.harm and run.verdict.kind is not Kind.INVALID
-    status = run.draw().status
+    status = run.draw().children[0].status
     assert status["verdict"] == "INVALID" and "according to the simulator" in status["because"]
-    drawn = play("lease", "drift_for_holder", 27).draw()
+    drawn = play("lease", "drift_for_holder", 27).draw().children[0]
     assert drawn.status["because"].startswith("two clients count on the lock")
+
+
+def test_a_run_is_drawn_as_the_playground_draws_it() -> None:
+    run = play("lease", "drift_for_holder", 27)
+    assert run.draw().children[0].scene == run_scene(played(run.moment), "lease")
 
 
 def test_a_protocol_without_a_lock_object_is_shown_as_an_escaped_table() -> None:
     run = play("wal", "landed", 4)
-    page = run.draw().value
+    page = run.draw().children[0].value
     assert "an acknowledged append is in the log" in page and "✓ PUT" in page
     strange = event(
         1, "store", "request", client=HOSTILE, method="put", key=HOSTILE, condition=HOSTILE,
@@ -223,7 +230,7 @@ def test_the_panel_shows_what_was_predicted_beside_what_it_did_and_draws_the_har
     assert panel.play().first == 27
     assert f"You predict: {SOON}." in said[0] and not any("press Play" in each for each in said)
     assert f"You predicted: {SOON}. The outcome: {LATE}." in panel.predict.said
-    lanes, there = panel._drawn.children
+    lanes, there, *_ = panel._drawn.children[0].children
     assert lanes.status["verdict"] == "INVALID"
     assert "scenario=lease&amp;seed=27&amp;rule=drift_for_holder&amp;step=" in there.value
     assert not panel.scenario.disabled and panel.stop.disabled

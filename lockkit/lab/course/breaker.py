@@ -10,7 +10,6 @@ from typing import Any
 import ipywidgets as widgets
 
 from lockkit.lab.course.breaking import GUESSES, SCENARIOS, SEEDS, MutantHunt, hunting, rules_of
-from lockkit.lab.widgets.links import link
 from lockkit.lab.widgets.predict import Predict
 from lockkit.lab.widgets.ui import Shown, column, named, shown
 
@@ -121,7 +120,7 @@ class Breaker(Shown):
         self._say(repr(found))
         if found.harms or found.seeds == self.seeds:  # a stopped hunt does not prove "never"
             self.predict.show(str(found))
-        self._drawn.children = (found.shortest.draw(), _linked(found)) if found.harms else ()
+        self._drawn.children = (found.shortest.draw(),) if found.harms else ()
 
     def close(self) -> None:
         """Disable the panel; a running hunt ends after its current seed."""
@@ -137,13 +136,6 @@ class Breaker(Shown):
     def __repr__(self) -> str:
         found = repr(self.hunt) if self.hunt else "no seed was played yet"
         return f"{self.scenario.value} without {self.rule.value!r}: {found}"
-
-
-def _linked(found: MutantHunt) -> Any:
-    """The drawn seed's moment as a link, if the page can play it."""
-    page = link(found.shortest.moment)
-    there = f"<a href='{escape(page)}' target='_blank'>Open in the browser</a>" if page else ""
-    return widgets.HTML(f"<span class='lk-note'>{there}</span>")
 
 
 def _rules(scenario: str) -> list[tuple[str, str]]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from lockkit.events import STORE, Event, event
+import ipywidgets as widgets
+
+from lockkit.events import Event
 from lockkit.lab.course import sequence
 from lockkit.lab.course.grid import LEFT, TIGHT, scrolled
 from lockkit.lab.course.ticking import ticks
@@ -16,7 +18,9 @@ from lockkit.lab.verify.mutants import LEASE_MUTANTS, Mutant
 from lockkit.lab.verify.scenarios import SCENES
 from lockkit.lab.verify.sim import LEASE, SeedOutcome, SimScenario, in_words, simulate
 from lockkit.lab.verify.table.scenario import SCENARIO as TABLE
+from lockkit.lab.widgets.links import link
 from lockkit.lab.widgets.seeds.moments import SeedMoment, mutant_of, scenario_of
+from lockkit.lab.widgets.ui import column
 
 SCENARIOS: dict[str, SimScenario] = {
     each.name: each for each in (LEASE, TABLE, *(scene.SCENARIO for scene in SCENES.values()))
@@ -27,7 +31,6 @@ AT_ONCE, SOON, LATE, NEVER = (
 GUESSES = (AT_ONCE, SOON, LATE, NEVER)
 LAST_GUESSES = ("drift", "claim_412 lost", "confirm", "fence off")
 SEEDS, SOON_SEEDS = 300, 20
-AFTER_MS = 500.0
 BAR_PX = 40
 SIMULATOR = "according to the simulator, which sees more than the history"
 
@@ -68,28 +71,27 @@ class MutantRun:
         return not self.faults and not any(each.kind in troubles for each in self.events)
 
     def draw(self) -> Any:
-        """The history, under the checker's verdict, or the simulator's if that finds more."""
+        """The run as the playground draws it, with a link to it there.
+
+        Its verdict is the checker's, or the simulator's if that finds more.
+        """
         from lockkit.lab.widgets.panels import Workbench
+        from lockkit.lab.widgets.seeds.objects import run_scene
 
         verdict = self.verdict
         seen = verdict.kind is Kind.INVALID
         harm = f"{in_words(self.harm)} ({SIMULATOR})" if self.harm else ""
         because = verdict.because if seen else harm
-        if not any(each.kind == "held" for each in self.events):
-            return sequence.draw(self.events, because)
-        lanes = Workbench.replay([*self.events, *self._stopped()])
-        if because and not seen:
-            lanes.status = lanes.status | {"verdict": "INVALID", "because": because}
-        return lanes
-
-    def _stopped(self) -> list[Event]:
-        """Extra time after the last step, so that a belief at the end is drawn."""
-        if not self.harm:
-            return []
-        last = max(self.events, key=lambda each: each.at_ms)
-        who = next((each.who for each in reversed(self.events) if each.who != STORE), last.who)
-        text = f"the simulator stops here; {in_words(self.harm)}"
-        return [event(last.at_ms + AFTER_MS, who, "note", text=text)]
+        if any(each.kind == "held" for each in self.events):
+            drawn = Workbench.replay(self.events)
+            drawn.scene = run_scene(_simulate(self.scenario, self.rule, self.seed), self.scenario)
+            if because and not seen:
+                drawn.status = drawn.status | {"verdict": "INVALID", "because": because}
+        else:
+            drawn = sequence.draw(self.events, because)
+        page = link(self.moment)
+        there = f"<a href='{escape(page)}' target='_blank'>Open in the browser</a>" if page else ""
+        return column("drawn", drawn, widgets.HTML(f"<span class='lk-note'>{there}</span>"))
 
     def __str__(self) -> str:
         return f"harm after {self.moves} moves" if self.harm else f"no harm in {self.moves} moves"

@@ -88,7 +88,7 @@ const SHORTER = [
   [/^(.+) \+\d+$/, "$1"], [/^(\w+) stripe (\d+)$/, "$1 $2"], [/^complete (.+)$/, "compl. $1"], [/^acquire (.+)$/, "acq. $1"], [/^release (.+)$/, "rel. $1"], [/^renew (.+)$/, "ren. $1"], [/^append (.+)$/, "app. $1"], [/^campaign (.+)$/, "camp. $1"], [/^collect (.+)$/, "coll. $1"], [/^resign (.+)$/, "res. $1"],
   [/^queue (to .+)$/, "$1"], [/^(\w+) leaves$/, "$1 out"], [/^move (head) to (.+)$/, "$1 $2"], [/^\S+ (gone)$/, "$1"], [/^(slot \d+) e\d+$/, "$1"], [/^free e\d+$/, "free"], [/^(\d+) jobs?$/, "$1"], [/(\w\d+) reads/g, "$1 r"], [/(\w\d+) writes/g, "$1 w"], [/^(\w\d+ [rw]), .+$/, "$1 \u2026"],
   [/^slot (\d+)$/, "s$1"], [/^to (read|write)$/, "$1"], [/^unlock$/, "unl."], [/^fence \d+$/, "fence"], [/^number of stripes$/, "number"], [/^hidden retry$/, "retry"], [/^200 with an error$/, "error"], [/^landed late$/, "late"], [/^on its way$/, "sent"], [/^killed$/, "kill."], [/^done$/, "ok"], [/^conflict$/, "confl."], [/^stale$/, "old"],
-  [/^no answer, and the request is still (on its way)$/, "no answer: $1"], [/^(?:request lost|dropped)$/, "lost"], [/^an error sent .+$/, "error"], [/^something .+ again.*$/, "sent again"], [/^(arrived late|held back)$/, "late"], [/^(read|push|claim|beat|acq\.|rel\.|ren\.|app\.|res\.|camp\.|coll\.|compl\.|head) \S+( \u2713)?$/, "$1$2"],
+  [/^no answer, and the request is still (on its way)$/, "no answer: $1"], [/^(?:request lost|dropped)$/, "lost"], [/^an error sent .+$/, "error"], [/^something .+ again.*$/, "sent again"], [/^(arrived late|held back)$/, "late"], [/^(read|push|claim|beat|acq\.|rel\.|ren\.|app\.|res\.|camp\.|coll\.|compl\.|head) \S+( \u2713)?$/, "$1$2"], [/^(4\d\d), .+$/, "$1"],
 ];
 
 /** Where a label that has no room on one line breaks into more: what happened, and why. */
