@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deaths import Died, Mortal
 from hudi_rs import read_by_hudi_rs
@@ -201,6 +202,23 @@ def test_a_base_file_that_is_gone_is_named_where_log_files_count_on_it(table: Ta
     for each, body in kept.items():
         each.write_bytes(body)
     assert live(table) == expected
+
+
+def test_a_table_whose_first_writer_has_not_committed_has_no_rows(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/t"
+    how: dict[str, Any] = {"version": 6, "mode": "hudi", "index": "BUCKET", "buckets": 1}
+    Table.create(url, record_key="id", table_type="MERGE_ON_READ", **how).close()
+    rows = pa.table({"id": ["a"], "v": [1]})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(WriteAttempt, "_publish", ends)
+        patched.setattr(WriteAttempt, "_leave", lambda *_: iter(()))
+        with Table(url) as first, pytest.raises(Stops):
+            first.upsert(rows)
+    assert [*tmp_path.rglob("*.log.1_*")]
+    with Table(url) as table:
+        assert table.read().num_rows == 0
+        table.upsert(rows)
+        assert table.read().num_rows == 1
 
 
 def test_a_plan_is_carried_out_while_a_later_writer_writes(table: Table) -> None:

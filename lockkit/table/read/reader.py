@@ -199,9 +199,12 @@ def plan_scan(
     import pyarrow as pa
 
     if snapshot.groups and not snapshot.schema:
-        raise UnsupportedTable(
-            "the table", "has no commit that carries its schema", "read it with Hudi"
-        )
+        if snapshot.covered.count or any(each.path for each in snapshot.slices):
+            raise UnsupportedTable(
+                "the table", "has no commit that carries its schema", "read it with Hudi"
+            )
+        # Version 6: the log files of a first writer that has not committed.
+        snapshot = replace(snapshot, groups=MappingProxyType({}))
     plain = arrow_schema(snapshot.schema) if snapshot.schema else pa.schema([])
     schema = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *plain])
     columns = (schema.names if meta else plain.names) if columns is None else _names(columns)
