@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing
-from lockkit.table.errors import BrokenFence
+from lockkit.table.errors import BrokenFence, TableError
 from lockkit.table.format.layout import parse_commit
 from lockkit.table.format.timeline import TimelineNames, load_timeline, parse_timeline
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, ROLLBACK
@@ -51,7 +52,7 @@ def missing(
     for each in commits:
         began = yield from listing(names.folder + each.instant)
         body = bodies.get(each.instant) or b""
-        paths = [stat.path for stat in parse_commit("", "it", body).stats] if body else []
+        paths = paths_in(body)
         looked = yield from all_of([listing(path) for path in paths[:FILES_MAX]])
         gone = [path for path, entries in zip(paths, looked, strict=False) if not entries]
         if began and body and not gone:
@@ -62,6 +63,13 @@ def missing(
             what = f"{gone[0]} is missing" if gone else "the timeline lacks its files"
             found.append((each, what))
     return found
+
+
+def paths_in(body: bytes) -> list[str]:
+    """The data files that a commit names; none if it cannot be read, which its readers report."""
+    with suppress(TableError):
+        return [stat.path for stat in parse_commit("", "it", body).stats]
+    return []
 
 
 def unpublished(names: TimelineNames, fence: GroupFence) -> Procedure[list[GroupDecision]]:
