@@ -46,9 +46,8 @@ writer's requests take longer, or it is gone."""
 LATELY_TRIPS, MOST = 8, 0.8
 """It expects this part of the rewrites that were decided, of instants that began within so many
 round trips."""
-FAR_TRIPS, STALE_TRIPS = 8, 5
-"""A rewrite does not wait for the owner of an offer whose instant is earlier by so many; nor for
-that of an instant that is not offered."""
+FAR_TRIPS = 8
+"""A rewrite does not wait for the owner of an offer whose instant is earlier by so many."""
 FAST_RUN_MAX = 4
 """After so many commits without a listing a writer lists, and decides what others offered."""
 
@@ -214,14 +213,11 @@ def is_crowded(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
 def is_left_over(
     client: GroupClient, write: GroupWrite, earlier: str, offered: bool
 ) -> bool:  # fmt: skip
-    """Whether an earlier instant is so old that this commit does not wait for its owner.
-
-    If it is offered, its owner is far away, or waits for another one. If not, its owner sends large
-    files, has reserved it ahead, or has given it up.
+    """Whether an earlier instant was offered long ago: its owner is far away, or waits for another
+    one. So this commit does not wait for it, and decides it.
     """
     old_ms = instant_ms(write.instant) - FAR_TRIPS * client.trip_ms
-    stale_ms = instant_ms(write.instant) - STALE_TRIPS * client.trip_ms
-    return instant_ms(earlier) < (old_ms if offered else stale_ms)
+    return offered and instant_ms(earlier) < old_ms
 
 
 def see_others(
