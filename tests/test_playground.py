@@ -111,6 +111,7 @@ def test_alternative_next_moves_are_counted_and_linked() -> None:
 def test_a_history_is_judged_with_its_evidence() -> None:
     found = result("check", history=BAD.read_text(encoding="utf-8"))
     assert found["replay"]["status"]["verdict"] == found["findings"][0]["verdict"] == "INVALID"
+    assert found["findings"][0]["because"] == found["replay"]["status"]["because"]
     scene = found["replay"]["scene"]
     assert any(each.get("evidence") for each in [*scene["marks"], *scene["bars"], *scene["arrows"]])
 

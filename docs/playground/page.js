@@ -458,13 +458,15 @@ function reader() {
   const { file, known } = panels.incident.elements;
   option(known, "", "choose");
   for (const name of data.incidents) option(known, name, name);
-  known.addEventListener("change", () => {
+  const choose = () => {
     const name = known.value;
+    file.value = "";
     if (name) published(name).then((found) => incidents([found]), (error) => refused(`${name} could not be loaded: ${error.message}`));
-  });
-  file.addEventListener("change", () => incidents(file.files));
-  panels.incident.addEventListener("submit", () => incidents(file.files));
-  droppable(panels.incident, incidents);
+  };
+  known.addEventListener("change", choose);
+  file.addEventListener("change", () => { known.value = ""; incidents(file.files); });
+  panels.incident.addEventListener("submit", () => (known.value ? choose() : incidents(file.files)));
+  droppable(panels.incident, (files) => { known.value = ""; incidents(files); });
 }
 
 /** A published incident. All of them are fetched with Python, so that they are there offline. */

@@ -194,8 +194,10 @@ def _findings(verdict: Verdict) -> Sequence[Answer]:
     """The worst first."""
     order = [Kind.INVALID, Kind.UNKNOWN, Kind.VALID]
     found = sorted(verdict.findings, key=lambda each: order.index(each.kind))
-    return [{"verdict": str(each.kind), "check": each.check, "because": text(each.because)}
-            for each in found]  # fmt: skip
+    return [
+        {"verdict": str(each.kind), "check": each.check, "because": shortened(text(each.because))}
+        for each in found
+    ]
 
 
 # --- the explorer ---------------------------------------------------------------------------------

@@ -320,6 +320,8 @@ def test_a_link_opens_the_moment_that_is_played_everywhere(
         page.go_forward()
         page.go_forward()
         page.wait_for_selector(".pg-card >> text=renewal met a false 412", timeout=SOON_MS)
+        page.get_by_role("button", name="Read", exact=True).click()  # what is chosen in the menu
+        page.wait_for_selector(".pg-card >> text=throttled release", timeout=LOADED_MS)
     finally:
         page.context.set_offline(False)
     assert elsewhere(page, site) == [] and page.trouble == []
