@@ -159,8 +159,8 @@ def bury(world: World) -> None:
             now = service.inspect().now
             for instant in (each for each, done in now.rollbacks.items() if not done):
                 resume(service, instant)
-            begun = [each for each in now.pending
-                     if each in now.inflight or other.store.list(HEARTBEATS + each)]  # fmt: skip
+            begun = [each for each, action in now.pending.items() if action != "clean"
+                     and (each in now.inflight or other.store.list(HEARTBEATS + each))]  # fmt: skip
             if not begun and "deltacommit" not in now.pending.values():
                 return
             Clock().sleep(0.1)
