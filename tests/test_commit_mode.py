@@ -18,7 +18,7 @@ from lockkit.stores.local import LocalStore
 from lockkit.table import Table
 from lockkit.table.errors import RefusedOption
 from lockkit.table.format.properties import GROUP, HUDI, PROPERTIES_KEY, SERIAL, load_config
-from lockkit.table.occ.conflict import BUCKET
+from lockkit.table.occ.conflict import BUCKET, PREFER_WRITER
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.options import new_config, refuse_another, write_options
 from lockkit.table.services.upkeep import NoLockTaken
@@ -102,6 +102,20 @@ def test_a_lock_that_no_commit_takes_is_warned_of_once(tmp_path: Path) -> None:
         table.upsert(ROWS)
     (only,) = [each.message for each in w if isinstance(each.message, NoLockTaken)]
     assert "provider describes a lock, and commits of table 't' take none" in str(only)
+
+
+@pytest.mark.parametrize("write", ["append", "upsert"])
+def test_a_strategy_in_a_handles_options_is_obeyed_or_refused(tmp_path: Path, write: str) -> None:
+    """It was passed over; `cluster` refused it already."""
+    url, gives_way = f"file://{tmp_path}/t", dict.fromkeys(STRATEGY, PREFER_WRITER.hudi)
+    for commit in (GROUP, SERIAL):
+        Table.create(f"{url}-{commit}", record_key="id", commit=commit).close()
+    with Table(f"{url}-{SERIAL}", options=gives_way) as table:
+        getattr(table, write)(ROWS)
+    with Table(f"{url}-{GROUP}", options=gives_way) as table:
+        with pytest.raises(TableError, match="leave out the strategy"):
+            getattr(table, write)(ROWS)
+        assert not table.read().num_rows
 
 
 @pytest.mark.parametrize("given", [{"ttl_s": 30.0}, None])

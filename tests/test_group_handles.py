@@ -34,6 +34,7 @@ from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group import commit as group_commit
 from lockkit.table.occ.group.commit import prove_data
 from lockkit.table.occ.group.fence import OFFERS, read_group_fence
+from lockkit.table.write.groups import FileBuffer
 from lockkit.table.writer import TableWrite
 
 
@@ -154,6 +155,22 @@ def test_an_interrupt_after_an_offer_says_that_it_is_not_known_and_what_came_of_
         assert outcome in ((True, False), (False, True)), said
     expected = {"a": 0, "b": 0} | ({"mine": 0} if outcome[0] else {})
     assert values(url) == judged(url) == expected
+
+
+def test_an_interrupt_while_a_decided_upsert_ends_its_threads_says_that_it_is_committed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted_once(buffer: FileBuffer) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with Table(url) as table:
+        table.upsert(rows("a"))
+        monkeypatch.setattr(FileBuffer, "close", interrupted_once)
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            table.upsert(rows("a", v=1))
+    assert "was committed before this" in notes(interrupt.value)
+    assert values(url) == judged(url) == {"a": 1}
 
 
 def test_an_offer_that_nobody_can_decide_is_reported_as_unknown_with_where_to_look(

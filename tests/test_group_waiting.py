@@ -44,7 +44,7 @@ from lockkit.table.format.timeline import (
     parse_timeline,
 )
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
-from lockkit.table.occ.group.ahead import SPREAD_MAX_MS, GroupAppend, behind_ms, spread_ms
+from lockkit.table.occ.group.ahead import SPREAD_MAX_MS, GroupAppend, behind_ms, is_begun, spread_ms
 from lockkit.table.occ.group.client import (
     LOST,
     TURNS_MAX,
@@ -334,6 +334,16 @@ def test_a_writer_whose_clock_is_behind_begins_again_as_far_ahead_as_the_first_t
 
     way = GroupAppend(client).take(known, action=COMMIT, lead_ms=50, trying=None)
     assert carried_out(way, answer)[0].instant >= T(9 + 100 + 60)
+
+
+def test_an_upsert_does_not_begin_on_a_fence_that_names_a_later_instant() -> None:
+    begun = fence_of(decisions(3))
+    client = client_of(begun)
+    config = TableConfig(name="t", record_key="id", mode=FENCED, commit=GROUP)
+    for number, expected in ((1, False), (8, True)):
+        taken = TakenInstant(T(number), "mine", COMMIT, TableCache(config, "v"), b"", "v")
+        begun = client.known = replace(begun, newest=T(5), window=begun.window[1:])
+        assert is_begun(client, begun, taken) == expected
 
 
 def test_a_writer_keeps_its_place_though_its_clock_goes_on_while_it_takes_an_instant() -> None:

@@ -39,7 +39,7 @@ from lockkit.table.format.row_partitions import by_partition
 from lockkit.table.format.schema import avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import NON_BLOCKING, concurrency_mode, control_of, see_conditions
-from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
+from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy, strategy_of
 from lockkit.table.occ.heartbeat_rules import heartbeat_rules
 from lockkit.table.occ.locks import open_table_lock
 from lockkit.table.occ.publish import after_commit
@@ -128,6 +128,8 @@ class Table:
             given = check_options(options)
             check_append_options(given)
             self._described = described(given)
+            if strategy is SIMPLE and STRATEGY_KEY in given:
+                strategy = strategy_of(str(given[STRATEGY_KEY]))
         self._options = given
         self._store_options = {"client": client, **store_options}
         self.url = url.rstrip("/")

@@ -150,6 +150,9 @@ class TableWrite(ABC):
             except LateInstant as late:  # nothing that it knows has become wrong
                 self.found = replace(known, newest=max(known.newest, late.instant)), seen
                 raise
+            if committed is not None and self.buffer is not None:
+                with after_commit(committed):  # it waits for threads, and may be interrupted there
+                    self.buffer.close()
         if committed is None:
             return self.once(begins - 1) if again else None
         with after_commit(committed):
