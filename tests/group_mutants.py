@@ -83,7 +83,7 @@ def replaced_if_unchanged(client: Any, view: Any, after: GroupFence) -> Procedur
     return True
 
 
-def over_any_fence(client: Any, write: Any) -> Procedure[str]:
+def over_any_fence(client: Any, write: Any, _view: Any = None) -> Procedure[str]:
     """It is decided over the fence that its client knows by now, whatever its snapshot shows."""
     fence, write.only = (yield from read_group_fence()), client.version
     if fence[1] != client.version:
