@@ -67,7 +67,7 @@ def test_two_crossed_renames_wait_for_ever_unless_their_keys_have_an_order() -> 
 
 def test_the_table_of_a_deadlock_ends_with_what_each_operation_waits_for() -> None:
     last = as_table(Stories("upgrades").lines).rpartition("<tr>")[2]
-    assert "✗ waits for bucket stripe 860 to write, which CreateKey 1 has" in last
+    assert "✗ waits for bucket b (stripe 860) to write, which CreateKey 1 has" in last
     assert "never ends" in last
     assert "<table" not in as_table(Stories("").lines)
 

@@ -23,6 +23,7 @@ from table_world import (
     prepare_upserts,
     rows,
 )
+from waiting import until
 
 from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LockLost, TableError
@@ -297,19 +298,14 @@ def test_one_handle_used_by_two_threads_is_refused(server: Emulator, url: str) -
         holder.acquire()
         first = threading.Thread(target=table.append, args=(rows([0]),))
         first.start()
-        refused = 0
-        while refused == 0 and first.is_alive():
-            try:
-                table.refresh()
-            except RuntimeError as error:
-                assert "another thread is using this handle" in str(error)
-                refused += 1
+        assert until(table._busy.locked), "it waits for the lock"
+        with pytest.raises(RuntimeError, match="another thread is using this handle"):
+            table.refresh()
         with pytest.raises(RuntimeError, match="append: another thread is using this handle"):
             table.append(rows([1]))
         holder.release()
         holder.close()
         first.join()
-    assert refused == 1
     assert read_table(open_store(url, endpoint=server.s3)).num_rows == 1
 
 

@@ -80,7 +80,8 @@ class LocalStore:
     def __init__(self, url: str, options: StoreOptions = StoreOptions()) -> None:
         path = folder_of(url)
         if path is None or not path.is_absolute() or "\0" in str(path):
-            raise StoreError(f"cannot open {url!r}: write file:/// and the path of a folder")
+            why = "write file:/// and the absolute path of a folder"
+            raise StoreError(f"cannot open {url!r}: {why}")
         if fcntl is None:
             raise StoreError(f"cannot open {url!r}: this system has no flock")
         self.url = url

@@ -60,8 +60,6 @@ from lockkit.table.format.property_keys import SERIAL as SERIAL
 from lockkit.table.format.timeline import HOODIE, V6, V9, TimelineNames, instant_ms
 
 PROPERTIES_KEY = HOODIE + "hoodie.properties"
-NO_TABLE = (PROPERTIES_KEY, "is missing: there is no table here",
-            "check the address, or make a table with Table.create")  # fmt: skip
 BACKUP_KEY = PROPERTIES_KEY + ".backup"
 """Exists while Hudi rewrites the file: Hudi copies it here, deletes it and writes it again."""
 SWITCHES = "lockkit.commit.mode.switches"
@@ -351,6 +349,11 @@ def _plain_names(what: str, name: str | None) -> tuple[bool, str, str | None, st
 # --- procedures ---------------------------------------------------------------------------------
 
 
+def no_table() -> NoTable:
+    why = "is missing: there is no table here"
+    return NoTable(PROPERTIES_KEY, why, "check the address, or make a table with Table.create")
+
+
 def load_config() -> Procedure[tuple[TableConfig, Version]]:
     """The table's config and its file's version."""
     match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
@@ -358,7 +361,7 @@ def load_config() -> Procedure[tuple[TableConfig, Version]]:
             return from_properties(parse_properties(body)), version
         case _missing:
             yield from refuse_half_rewritten()
-            raise NoTable(*NO_TABLE)
+            raise no_table()
 
 
 def recheck_config(config: TableConfig, version: Version) -> Procedure[TableConfig]:

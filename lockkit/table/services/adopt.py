@@ -16,7 +16,6 @@ from lockkit.runtime import Note, Procedure, WallMs, run
 from lockkit.runtime.proven import create, read
 from lockkit.table.errors import (
     DamagedFile,
-    NoTable,
     NotWritable,
     RefusedOption,
     TableChanged,
@@ -24,9 +23,9 @@ from lockkit.table.errors import (
     UnsupportedTable,
 )
 from lockkit.table.format.properties import (
-    NO_TABLE,
     PROPERTIES_KEY,
     from_properties,
+    no_table,
     refuse_half_rewritten,
 )
 from lockkit.table.format.property_keys import (
@@ -117,7 +116,7 @@ def plan_adoption(buckets: Fix | None = None) -> Procedure[Adoption]:
             keys = {key: value.strip() for key, value in parse_properties(body).items()}
         case _missing:
             yield from refuse_half_rewritten()
-            raise NoTable(*NO_TABLE)
+            raise no_table()
     layout = keys.get("hoodie.timeline.layout.version")
     names = V6 if layout == "1" else V9
     now = (yield from load_timeline(names)) if layout in LAYOUT_OF.values() else None
