@@ -80,7 +80,8 @@ def test_nothing_is_published_in_a_copy_that_lacks_its_files_and_the_fence_can_b
     capsys.readouterr()
     assert main(["table", "repair-fence", url]) == 0
     lost = 1 if more == "cluster" else commits  # there is nothing more to cluster
-    assert f"names {lost} commits whose files are missing" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"names commits whose files are missing ({lost}): 2" in said and "dropped" in said
     assert state(url) == before
     assert main(["table", "repair-fence", url, "--yes"]) == 0
     assert values(url) == judged(url) == expected

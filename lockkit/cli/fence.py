@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 REPAIR = """\
 Restores a fence (.hoodie/.locks/fence.json) that is unreadable or missing, and publishes the
 commit that it had decided last. Shows what it would write; --yes writes it, under the table's
-lock. It deletes nothing. If it cannot determine the last decided commit, it stops and says what to
-look for. Exit 0: repaired, or nothing to repair; 3 if the last decided commit is unknown."""
+lock. It deletes no file. If it cannot determine the last decided commit, it stops and says what to
+look for. From the fence of a copy that was made while writers committed, it drops the commits whose
+files the copy lacks. Exit 0: repaired, or nothing to repair; 3 if the last decided commit is
+unknown."""
 
 REPAIR_EXAMPLE = """\
 lockkit table repair-fence s3://bucket/table

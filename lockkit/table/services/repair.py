@@ -62,7 +62,6 @@ NOTHING = "none"
 """The operator's statement that the fence decided no commit that is not yet visible."""
 VERSIONS_MAX = 20
 """Old versions of the fence that are read; damage that was overwritten more often is rare."""
-SHOWN_MAX = 3
 STORE_SLACK_MS = 2_000
 """Times of two objects of one store are compared only if they differ by more (`Rules`)."""
 _HEADER = re.compile(
@@ -192,9 +191,10 @@ def _plan_in_group(names: TimelineNames) -> Procedure[FenceRepair | None]:
         return None
     now = yield from load_timeline(names)
     after = without(fence, [each for each, _ in lost], (yield from columns(names, now)))
-    listed = ", ".join(f"{each.instant} ({what})" for each, what in lost[:SHOWN_MAX])
-    broken = f"names {len(lost)} commits whose files are missing: {listed}"
-    return FenceRepair(names, broken, version, after, "its other decisions", None)
+    listed = ", ".join(each.instant for each, _ in lost)
+    broken = f"names commits whose files are missing ({len(lost)}): {listed}"
+    source = "its other decisions; those commits are dropped"
+    return FenceRepair(names, broken, version, after, source, None)
 
 
 def _refuse_other(said: str | None, last: str | None) -> None:

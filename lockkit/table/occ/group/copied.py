@@ -18,9 +18,6 @@ from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.occ.group.outcomes import unpublished_bodies
 from lockkit.table.occ.group.view import GroupView
 
-FILES_MAX = 64
-"""So many data files of a commit are looked for."""
-
 
 def refuse_copied(
     names: TimelineNames, fence: GroupFence, left: Iterable[GroupDecision]
@@ -53,8 +50,8 @@ def missing(
         began = yield from listing(names.folder + each.instant)
         body = bodies.get(each.instant) or b""
         paths = paths_in(body)
-        looked = yield from all_of([listing(path) for path in paths[:FILES_MAX]])
-        gone = [path for path, entries in zip(paths, looked, strict=False) if not entries]
+        looked = yield from all_of([listing(path) for path in paths])
+        gone = [path for path, entries in zip(paths, looked, strict=True) if not entries]
         if began and body and not gone:
             continue
         archived = (yield from read_group_fence())[0].archived
@@ -73,6 +70,7 @@ def paths_in(body: bytes) -> list[str]:
 
 
 def unpublished(names: TimelineNames, fence: GroupFence) -> Procedure[list[GroupDecision]]:
+    """The commits that the fence names, and that neither the timeline nor the archive has."""
     now = yield from load_timeline(names)
     return [each for each in fence.window if each.kind == COMMIT
             and each.instant > fence.archived and each.instant not in now.completed]  # fmt: skip
