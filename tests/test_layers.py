@@ -121,8 +121,6 @@ CYCLES = {
         "a hook module loads an SDK, so `hooks` imports it only when a fault is installed",
     "table.read.incremental table.read.listed table.read.opening":
         "tables of version 6 that are merge-on-read are opened by a listing, loaded for them alone",
-    "lab.widgets.seeds.moments lab.widgets.seeds.sweep":
-        "a sweep is replayed at one of its moments",
 }  # fmt: skip
 
 

@@ -61,8 +61,7 @@ def test_no_control_of_a_panel_is_cut_in_a_narrow_notebook(lab: Server, page: An
 
 
 TALL = (
-    "from lockkit.lab.widgets import Rerun, StoreProbe, TimeSliders\nTimeSliders(stall_s=9)",
-    "again = Rerun('lease/fence off:18@100')\nagain.others(5)\nagain",
+    "from lockkit.lab.widgets import StoreProbe, TimeSliders\nTimeSliders(stall_s=9)",
     "probe = StoreProbe()\nprobe.show(probe.run('aws', rounds=1, requests=3))\nprobe",
     "from lockkit.lab.widgets import PatternStepper\nPatternStepper('election')",
 )  # fmt: skip

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from lockkit.lab.widgets.panels import Workbench as Workbench
     from lockkit.lab.widgets.predict import Predict as Predict
     from lockkit.lab.widgets.providers import Providers as Providers
-    from lockkit.lab.widgets.seeds.panel import Sweep as Sweep
-    from lockkit.lab.widgets.seeds.rerun import Rerun as Rerun
     from lockkit.lab.widgets.seeds.sliders import TimeSliders as TimeSliders
     from lockkit.lab.widgets.stage.scenarios import PatternSteps as PatternSteps
     from lockkit.lab.widgets.stage.stepper import PatternStepper as PatternStepper
@@ -25,9 +23,9 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "Charts": "charts", "Console": "console.console", "Contention": "contention",
     "PatternStepper": "stage.stepper", "PatternSteps": "stage.scenarios", "Predict": "predict",
-    "Providers": "providers", "Rerun": "seeds.rerun", "Stepper": "stage.stepper",
-    "Steps": "stage.steps", "StoreProbe": "store_probe", "Sweep": "seeds.panel",
-    "TimeSliders": "seeds.sliders", "Workbench": "panels", "export_html": "export",
+    "Providers": "providers", "Stepper": "stage.stepper", "Steps": "stage.steps",
+    "StoreProbe": "store_probe", "TimeSliders": "seeds.sliders", "Workbench": "panels",
+    "export_html": "export",
 }  # fmt: skip
 
 __all__ = list(_EXPORTS)

@@ -1,1 +1,1 @@
-"""Simulated runs that the reader controls: a moment of a seed, other continuations, the sweep."""
+"""Simulated runs that the reader controls: a moment of a seed, and other continuations."""

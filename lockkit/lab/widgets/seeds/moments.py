@@ -25,7 +25,7 @@ NO_CLIENT_YET = "moves 1 to {} set up the store; no client has moved yet"
 REPLACED, TABLE = ("commit", "clean"), "table"
 """Scenarios of 0.1.0 that `table` has replaced."""
 _STALLS = re.compile(r"stalls-(\d{1,3}(?:\.\d{1,3})?)")
-"""The sweep's scenarios, by the length of a stall in leases."""
+"""Scenarios by the length of their stalls, in leases."""
 _ABOUT = re.compile(r"\s*([\w.-]+)\s*(?:/\s*([^:@]+?)\s*)?:\s*(\d{1,9})\s*", re.ASCII)
 _BRANCH = re.compile(r"@\s*(\d{1,6})\s*\+\s*(\d{1,6})\s*", re.ASCII)
 _STEP = re.compile(r"@\s*(\d{1,6})\s*", re.ASCII)
@@ -152,7 +152,7 @@ def scenario_of(name: str) -> SimScenario:
     if name == LEASE.name:
         return LEASE
     if ratio := _STALLS.fullmatch(name):
-        from lockkit.lab.widgets.seeds.sweep import stalling
+        from lockkit.lab.widgets.seeds.stalls import stalling
 
         return stalling(float(ratio[1]))
     if name in REPLACED:
@@ -164,7 +164,7 @@ def scenario_of(name: str) -> SimScenario:
 
 
 def scenarios() -> dict[str, SimScenario]:
-    """All of them by name, but for the sweep's."""
+    """All of them by name, but for the stalls'."""
     from lockkit.lab.verify.scenarios import SCENES, mor
     from lockkit.lab.verify.table.archiver import SCENARIO as ARCHIVED
     from lockkit.lab.verify.table.archiver import TOGETHER as ARCHIVED_TOGETHER

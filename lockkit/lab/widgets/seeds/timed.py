@@ -19,7 +19,7 @@ from lockkit.lab.verify.sim.lease import RESOURCE_KEY, LeaseRun, LeaseSession
 from lockkit.lab.verify.sim.memory_store import PROFILES
 from lockkit.lab.verify.sim.task import Violated
 from lockkit.lab.verify.wrong_rules import CommitGuard
-from lockkit.lab.widgets.seeds.sweep import stalled
+from lockkit.lab.widgets.seeds.stalls import stalled
 from lockkit.lock import grant
 from lockkit.protocol.outcome import Applied
 from lockkit.protocol.policy import Expiry, Policy
