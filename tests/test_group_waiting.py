@@ -44,7 +44,15 @@ from lockkit.table.format.timeline import (
     parse_timeline,
 )
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
-from lockkit.table.occ.group.ahead import SPREAD_MAX_MS, GroupAppend, behind_ms, is_begun, spread_ms
+from lockkit.table.occ.group.ahead import (
+    SPREAD_MAX_MS,
+    GroupAppend,
+    GroupRewrite,
+    behind_ms,
+    is_begun,
+    reserve_ahead,
+    spread_ms,
+)
 from lockkit.table.occ.group.client import (
     LOST,
     TURNS_MAX,
@@ -589,6 +597,59 @@ def test_an_append_that_lost_the_fence_twice_to_one_other_writer_is_offered_besi
         way = await_decision(client, T(1), (1.0,), (), loses=True)
         carried_out(way, lambda _: decided_one)
     assert client.soon_trips == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "lost", "early_ms", "used"),
+    [(GroupAppend, LOST + 1, 90, True), (GroupAppend, LOST + 1, 91, False),
+     (GroupAppend, LOST, 9, False), (GroupRewrite, LOST + 1, 9, False)],
+)  # fmt: skip
+def test_an_append_that_mostly_loses_the_fence_uses_an_instant_that_was_just_reserved(
+    kind: type[GroupAppend], lost: int, early_ms: int, used: bool
+) -> None:
+    """An older one would be passed before it lists, and a rewrite begins on a newer fence."""
+    client = client_of(replace(fence_of(()), newest=T(20)))
+    client.trip_ms, client.boot_ms, client.knew_ms = 60, lambda: 5_000, 4_990
+    client.contended, client.lost = 4, lost
+    config = TableConfig(name="t", record_key="id", mode=FENCED, commit=GROUP)
+    known = TableCache(config, "v", newest=T(20))
+    before = TakenInstant(T(9), "mine", COMMIT, known, b"", "v")
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, Parallel):
+            return [carried_out(each, answer)[0] for each in request.procedures]
+        return {WallMs: instant_ms(T(100)), Unique: "mine", Put: Applied("v")}.get(
+            type(request), Missing()
+        )
+
+    carried_out(reserve_ahead(client, before), answer)
+    ((ahead, _),) = client.ahead
+    assert instant_ms(ahead.instant) >= instant_ms(T(100)) + client.trip_ms
+    client.boot_ms = lambda: 5_000 + early_ms
+    taken, asked = carried_out(
+        kind(client).take(known, action=COMMIT, lead_ms=0, trying=None), answer
+    )
+    assert (taken.instant == ahead.instant) == used == (not asked) and not client.ahead
+
+
+def test_an_append_that_mostly_loses_the_fence_reserves_its_next_instant_beside_its_first_look(
+) -> None:
+    client = client_of(fence_of(decisions(1)))
+    client.contended, client.lost, sent = 4, LOST + 1, list[str]()
+
+    def reserved() -> Procedure[None]:
+        yield Put("next.requested", b"", IfAbsent())
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, Parallel):
+            return [carried_out(each, answer)[0] for each in request.procedures]
+        sent.append(request.key)
+        return NotModified(0) if isinstance(request, Get) else Applied("v")
+
+    mine = GroupWrite(T(9), "mine", 1, frozenset(), blind=True, eager=True, ahead=reserved())
+    way = await_decision(client, mine.instant, (0.0, 0.5), loses=True, beside=mine.ahead)
+    carried_out(way, answer)
+    assert sent == [FENCE_KEY, "next.requested", FENCE_KEY]
 
 
 def test_an_upsert_learns_when_to_look_first_whether_it_is_decided() -> None:

@@ -89,7 +89,11 @@ class GroupAppend:
             taken, sent_ms = reserved
             early_ms = client.boot_ms() - sent_ms
             now: TakenInstant = replace(taken, known=known, early_ms=early_ms)
-            if client.contended or not (is_recent(early_ms) and is_usable(taken, known)):
+            most_ms = AHEAD_MS
+            if client.contended:  # others' commits would pass an older one before it lists
+                loses = client.loses and not isinstance(self, GroupRewrite)
+                most_ms = client.trip_ms * 3 // 2 if loses else -1
+            if early_ms > most_ms or not is_usable(taken, known):
                 useless.append(_given_back(client, taken))
             elif trying is None or (yield from trying(now)):
                 return now
@@ -321,11 +325,6 @@ def behind_ms(client: GroupClient, newest: str, spread: int, wall_ms: int) -> in
     return max(spread, there_ms - max(instant_ms(newest or NO_INSTANT), wall_ms))
 
 
-def is_recent(early_ms: int) -> bool:
-    """Whether the reservation is new enough. Others roll back an old one as a dead writer's."""
-    return early_ms <= AHEAD_MS
-
-
 def is_usable(taken: TakenInstant, known: Any) -> bool:
     """Whether the instant is later than each known commit, and the table's settings have stayed."""
     unchanged: bool = taken.known.config == known.config
@@ -356,13 +355,15 @@ def is_busy(client: GroupClient) -> bool:
 
 
 def reserve_ahead(client: GroupClient, before: TakenInstant) -> Procedure[None]:
-    """Reserve the next append's instant by one request. If it fails, the append takes another."""
+    """Reserve the next append's instant by one request: among others two round trips ahead, as
+    it lists in the second one. If that fails, the append takes another."""
     newest = max(before.instant, before.known.newest)
     known, sent_ms = replace(before.known, newest=newest), client.boot_ms()
     attempt, wall_ms = (yield Unique()), (yield WallMs())
     with suppress(TableError, StoreError):
         refuse_ahead(newest, wall_ms, known.config.accepted)
-        instant = instant_of(next_instant_ms(newest, wall_ms, before.action, 0, True))
+        lead_ms = behind_ms(client, newest, client.trip_ms, wall_ms) if client.contended else 0
+        instant = instant_of(next_instant_ms(newest, wall_ms, before.action, lead_ms, True))
         body = first_file(before.action, b"", attempt, known.config.version)
         mine = TakenInstant(instant, attempt, before.action, known, body, "")
         client.own.add(instant)

@@ -169,6 +169,11 @@ class GroupClient:
         self.won = {each for each in self.won if fence.window and each >= fence.window[0].round}
 
     @property
+    def loses(self) -> bool:
+        """Whether its appends mostly lose the fence to a client that is nearer."""
+        return self.lost > LOST
+
+    @property
     def is_slow(self) -> bool:
         """Whether the store takes one write a second to the fence."""
         return self.rate.is_slow(self.boot_ms())
@@ -248,6 +253,8 @@ class GroupWrite:
     """The earlier instants that are under way by that listing."""
     meets: bool = False
     """Whether another client replaced the fence since the one that was known before its listing."""
+    ahead: Procedure[None] | None = None
+    """The reservation of its client's next instant, beside its first look for the decision."""
     eager: bool = False
     """Whether its offer is sent beside the replacement of the fence: its writer was idle before,
     and saves time by one more request."""

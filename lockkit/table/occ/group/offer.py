@@ -9,14 +9,13 @@ from contextlib import suppress
 from lockkit.errors import StoreError, TableError
 from lockkit.protocol.outcome import Found, Missing, Version, over
 from lockkit.runtime import Parallel, Procedure, Sleep, Unique, WallMs
-from lockkit.runtime.proven import create, read, settle_write
+from lockkit.runtime.proven import all_of, create, read, settle_write
 from lockkit.table.format.taken_back import taken_back_by
 from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT
 from lockkit.table.occ.group.client import (
     CLUSTERING,
     CONTENDED_FOR,
-    LOST,
     OVERWRITE,
     TURNS_MAX,
     GroupClient,
@@ -111,12 +110,13 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     if view is None:
         first = () if write.blind else (client.answer_trips,)
         blind = EAGER_TRIPS if write.eager else APPEND_TRIPS
-        if loses := write.eager and client.lost > LOST:
+        if loses := write.eager and client.loses:
             blind = (client.soon_trips, *EAGER_TRIPS[1:])
         trips = blind if write.blind else first + UPSERT_TRIPS
         waits = await_decision(
-            client, write.instant, trips, write.earlier, learns=not write.blind, loses=loses
-        )
+            client, write.instant, trips, write.earlier, learns=not write.blind, loses=loses,
+            beside=write.ahead,
+        )  # fmt: skip
         if client.is_slow:
             waits = await_round(client, write.instant, write.earlier)
         if kind := (yield from waits):
@@ -207,20 +207,22 @@ def take_turn(client: GroupClient, view: GroupView, write: GroupWrite, turn: int
 
 def await_decision(
     client: GroupClient, instant: str, trips: tuple[float, ...], older: Collection[str] = (), *,
-    learns: bool = False, loses: bool = False,
+    learns: bool = False, loses: bool = False, beside: Procedure[None] | None = None,
 ) -> Procedure[str]:  # fmt: skip
     """Read the fence after each of these round trips, until it decides this instant.
 
     The owner of the oldest offer sees the others in its listing, and then replaces the fence:
     earlier reads are useless. Once every `older` instant is decided, it is this client's turn. With
-    `learns`, the first look sets the time of the next commit's first look.
+    `learns`, the first look sets the time of the next commit's first look. `beside` is sent in
+    parallel with the first look.
     """
     left = set(older)
     for looks, each in enumerate(trips):
         full = client.known is not None and not has_room(client.known, client.proven)
         least = min(len(left), FULL_TRIPS) if full else 0  # one is decided as one is published
         yield Sleep(client.trip_ms / 1000 * max(each, least))
-        found = yield from read(FENCE_KEY, unless=client.version, limit=FENCE_BYTES_MAX)
+        look_ = read(FENCE_KEY, unless=client.version, limit=FENCE_BYTES_MAX)
+        found, *_ = yield from all_of([look_, *([beside] if beside and not looks else [])])
         if isinstance(found, Found):
             fence = parse_group_fence(found.body)
             client.knows(fence, found.version)

@@ -126,6 +126,8 @@ def publish_together(
             view, write.meets = view_beside(client, listed, _keys_of(began)), listed.is_replaced
             write.eager = loses(client, write) or (append.rested and saves_time(client, write))
         client.beside = beside_decision(client, prepared) if append is not None else None
+        if write.eager and client.loses and client.reserves:
+            write.ahead = reserve_ahead(client, prepared.transaction.taken)
         yield Note("checked", {
             "instant": instant, "epoch": 0, "covered": sorted(write.seen),
             "horizon": write.horizon, "writes": sorted(map(list, write.writes)), "together": True,
