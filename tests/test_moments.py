@@ -168,7 +168,7 @@ def test_the_command_plays_alternatives_from_a_moment(capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("moment", [
     "lease:17", "lease:17@23", "lease/claim_412 lost:17@23", "lease/slack, too small:1@0",
-    "wal:3@57+3@80", "wal:3@57+3@80+1", "stalls-1.5/fence off:4@9",
+    "wal:3@57+3@80", "wal:3@57+3@80+1", "lease/fence off:4@9",
 ])  # fmt: skip
 def test_a_link_names_the_same_moment(moment: str) -> None:
     assert str(SeedMoment.of(link(moment))) == moment

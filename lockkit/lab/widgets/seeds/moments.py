@@ -24,8 +24,6 @@ SHOWN_CHARS = 60
 NO_CLIENT_YET = "moves 1 to {} set up the store; no client has moved yet"
 REPLACED, TABLE = ("commit", "clean"), "table"
 """Scenarios of 0.1.0 that `table` has replaced."""
-_STALLS = re.compile(r"stalls-(\d{1,3}(?:\.\d{1,3})?)")
-"""Scenarios by the length of their stalls, in leases."""
 _ABOUT = re.compile(r"\s*([\w.-]+)\s*(?:/\s*([^:@]+?)\s*)?:\s*(\d{1,9})\s*", re.ASCII)
 _BRANCH = re.compile(r"@\s*(\d{1,6})\s*\+\s*(\d{1,6})\s*", re.ASCII)
 _STEP = re.compile(r"@\s*(\d{1,6})\s*", re.ASCII)
@@ -151,10 +149,6 @@ def scenario_of(name: str) -> SimScenario:
     """Raises `ValueError`, and says which there are."""
     if name == LEASE.name:
         return LEASE
-    if ratio := _STALLS.fullmatch(name):
-        from lockkit.lab.widgets.seeds.stalls import stalling
-
-        return stalling(float(ratio[1]))
     if name in REPLACED:
         raise ValueError(f"there is no scenario {name!r} any more: {TABLE!r} does all of it")
     known = scenarios()
@@ -164,7 +158,7 @@ def scenario_of(name: str) -> SimScenario:
 
 
 def scenarios() -> dict[str, SimScenario]:
-    """All of them by name, but for the stalls'."""
+    """All of them by name."""
     from lockkit.lab.verify.scenarios import SCENES, mor
     from lockkit.lab.verify.table.archiver import SCENARIO as ARCHIVED
     from lockkit.lab.verify.table.archiver import TOGETHER as ARCHIVED_TOGETHER

@@ -19,7 +19,6 @@ from lockkit.lab.verify.sim.lease import RESOURCE_KEY, LeaseRun, LeaseSession
 from lockkit.lab.verify.sim.memory_store import PROFILES
 from lockkit.lab.verify.sim.task import Violated
 from lockkit.lab.verify.wrong_rules import CommitGuard
-from lockkit.lab.widgets.seeds.stalls import stalled
 from lockkit.lock import grant
 from lockkit.protocol.outcome import Applied
 from lockkit.protocol.policy import Expiry, Policy
@@ -110,7 +109,10 @@ class TimedRun(LeaseRun):
 
     def before_the_write(self, session: LeaseSession) -> Procedure[None]:
         if self.stall_ms and session.node.name == "W1":
-            yield from stalled(self.world, session.node, self.stall_ms, "the slider")
+            node = session.node  # the whole process stops, its renewals too
+            node.stalled, node.stalled_ms = True, self.world.time.now_ms + self.stall_ms
+            self.world.record(node.name, "stalled", {"pid": node.life, "why": "the slider"})
+            yield Sleep(0)
 
     def commits_made(self) -> list[Event]:
         """The answers to the writers' commits, for the picture."""
