@@ -237,26 +237,20 @@ def test_the_panel_shows_what_was_predicted_beside_what_it_did_and_draws_the_har
     assert "seed 27 first" in repr(panel)
 
 
-class Pressed(threading.Event):
-    """Stop is pressed during the first seed."""
-
-    def clear(self) -> None:
-        self.set()
-
-
 def test_a_seed_search_stopped_before_a_find_does_not_report_never(
     panel: Breaker,
 ) -> None:
     panel.predict.pick(NEVER)
-    panel._stopped = Pressed()
-    found = panel.play()
+    pressed = threading.Event()
+    pressed.set()  # during the first seed
+    found = panel.play(pressed)
     assert found.seeds == 1 and panel.predict.did is None
     assert "Now press Play." in panel.predict._status.value
 
 
 def test_a_panel_whose_cell_is_run_again_is_closed(panel: Breaker) -> None:
     other = Breaker(seeds=1)
-    assert CLOSED in panel._said.value and panel.button.disabled and not other._closed.is_set()
+    assert CLOSED in panel._said.value and panel.button.disabled and not other._closed
     other.close()
 
 

@@ -51,7 +51,6 @@ TITLE = "lockkit: what happened"
 PREVIEW = "datasets/histories/good/lost_response_recovered.jsonl"
 """A recorded run plays until the first event of a launch."""
 UNTIL_TIMEOUT_S = 90.0
-STOP_TIMEOUT_S = 30.0
 
 
 @contextmanager

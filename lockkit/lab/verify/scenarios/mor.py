@@ -9,7 +9,7 @@ format's rule alone (`merged_judge`).
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -144,12 +144,7 @@ def _set_up_sliced(seed: str, steps: int, mutant: Mutant | None) -> SlicedRun:
     run.watch()
     lives = [("W", partial(_sliced_writer, run)) for _ in range(2 + int(dice.random() * 3))]
     lives += [("S", partial(run.of, SlicedService))] * (2 + int(dice.random() * 2))
-    for number, (letter, live) in enumerate(lives, 1):
-        run.process(
-            f"{letter}{number}", live, rate=1 + around(dice, RATE_OFF),
-            offset_ms=int(around(dice, CLOCK_OFF_MS)), steps_ms=CLOCK_OFF_MS,
-        )  # fmt: skip
-    run.world.spawn(run.world.node("R"), read_merged(run))
+    _spawn(run, dice, lives)
     return run
 
 
@@ -164,7 +159,14 @@ def _populate(run: MergedRun, dice: random.Random) -> None:
     lives = [("W", partial(_writer, run, dice.random() < 0.7))
              for _ in range(2 + int(dice.random() * 3))]  # fmt: skip
     lives += [("S", partial(run.of, MergedService))] * (1 + int(dice.random() * 2))
-    ahead_ms = dice.choice(AHEAD_MS)
+    _spawn(run, dice, lives, ahead_ms=dice.choice(AHEAD_MS))
+
+
+def _spawn(
+    run: TableRun, dice: random.Random,
+    lives: Sequence[tuple[str, Callable[[Node], Procedure[None]]]], ahead_ms: int = 0,
+) -> None:  # fmt: skip
+    """Start the processes, the first with a clock that is so far ahead, and a reader."""
     for number, (letter, live) in enumerate(lives, 1):
         run.process(
             f"{letter}{number}", live, rate=1 + around(dice, RATE_OFF),

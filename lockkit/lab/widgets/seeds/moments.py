@@ -22,8 +22,6 @@ MOMENT_CHARS_MAX = 500
 BRANCHES_MAX = 10
 SHOWN_CHARS = 60
 NO_CLIENT_YET = "moves 1 to {} set up the store; no client has moved yet"
-REPLACED, TABLE = ("commit", "clean"), "table"
-"""Scenarios of 0.1.0 that `table` has replaced."""
 _ABOUT = re.compile(r"\s*([\w.-]+)\s*(?:/\s*([^:@]+?)\s*)?:\s*(\d{1,9})\s*", re.ASCII)
 _BRANCH = re.compile(r"@\s*(\d{1,6})\s*\+\s*(\d{1,6})\s*", re.ASCII)
 _STEP = re.compile(r"@\s*(\d{1,6})\s*", re.ASCII)
@@ -149,8 +147,6 @@ def scenario_of(name: str) -> SimScenario:
     """Raises `ValueError`, and says which there are."""
     if name == LEASE.name:
         return LEASE
-    if name in REPLACED:
-        raise ValueError(f"there is no scenario {name!r} any more: {TABLE!r} does all of it")
     known = scenarios()
     if name not in known:
         raise UnknownScenario(f"no scenario {name!r}; there are: {', '.join(known)}")
