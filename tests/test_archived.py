@@ -129,7 +129,7 @@ def test_a_snapshot_of_the_past_and_an_increment_go_back_into_the_archive(folder
 def test_commits_that_are_archived_during_a_write_do_not_stop_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lockkit.table.writer import ArrowWrite
+    from lockkit.table.arrow_write import ArrowWrite
 
     files = ArrowWrite.files
 

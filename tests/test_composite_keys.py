@@ -284,7 +284,7 @@ def test_a_partition_that_was_written_since_is_not_deleted() -> None:
     url = f"memory://composite{next(_NAMES)}"
     with made(url) as one, Table(url) as other:
         one.upsert(rows({("a", "a", "EU", "d"): (1, 1), ("a", "a", "US", "d"): (1, 1)}))
-        from lockkit.table.writer import ArrowWrite
+        from lockkit.table.arrow_write import ArrowWrite
 
         files = ArrowWrite.files
 

@@ -20,7 +20,7 @@ from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import SiblingInterrupted, run
-from lockkit.table import CommitConflict, Table, writer
+from lockkit.table import CommitConflict, Table, arrow_write
 from lockkit.table.errors import DamagedFile, HeartbeatExpired, TableBlocked
 from lockkit.table.format.layout import LOG_FILE
 from lockkit.table.format.log_blocks import COMMAND, blocks
@@ -311,7 +311,7 @@ def test_a_writer_that_slept_past_its_heartbeat_beside_a_marker_puts_no_file(
     table: Table, monkeypatch: pytest.MonkeyPatch, small: bool
 ) -> None:
     """It is rolled back meanwhile; a file that comes later may count as committed one day."""
-    monkeypatch.setattr(writer, "PREFETCH_ROWS_MAX", 10 if small else 0)
+    monkeypatch.setattr(arrow_write, "PREFETCH_ROWS_MAX", 10 if small else 0)
     before, files, slept = live(table), log_files(table), list[str]()
 
     def sleeps(instant: str, *place: Any) -> Iterator[Any]:

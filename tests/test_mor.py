@@ -15,8 +15,8 @@ FOUND_BY = {
     "rolled back": 1, "by completion": 8, "sliced by instant": 8, "deletes first": 1,
     "deletes win": 6, "later wins": 6, "one log less": 1, "stale plan": 44, "missed log": 16,
     "overslept": 6, "old slice": 2, "own slice": 2, "one version": 2, "no command": 11,
-    "log deleted": 2, "plan withdrawn": 2, "planned apart": 9, "began too": 23,
-    "before the plan": 7, "others' files": 160, "every block": 2,
+    "log deleted": 2, "plan withdrawn": 2, "planned apart": 9, "began too": 11,
+    "before the plan": 7, "others' files": 160, "every block": 2, "unlisted": 2,
 }  # fmt: skip
 CRASH = "no client ends by an unexpected error"
 

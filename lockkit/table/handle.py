@@ -385,7 +385,7 @@ class Table:
         with self._alone("append"):
             config, mode = self._open().config, concurrency_mode(self._options)
         if config.merged or config.hashed or mode == NON_BLOCKING:
-            from lockkit.table.writer import rewrite_by
+            from lockkit.table.arrow_write import rewrite_by
 
             if committed := self._renewed(lambda: rewrite_by(self, "insert", rows, retries)):
                 return committed
@@ -426,7 +426,7 @@ class Table:
         self, operation: str, rows: pa.Table, retries: int,
         partitions: frozenset[str] = frozenset(), *, partial: bool | None = None,
     ) -> Committed | None:  # fmt: skip
-        from lockkit.table.writer import rewrite_by
+        from lockkit.table.arrow_write import rewrite_by
 
         refuse_no_table(rows)
         with self._of_thread(operation) as mine:

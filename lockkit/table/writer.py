@@ -9,28 +9,24 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lockkit.clock import Clock
 from lockkit.lock.conformance import prove_conditions
 from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit
-from lockkit.stores import Store, open_store
-from lockkit.table.errors import RefusedRows
-from lockkit.table.format.base_file import Target, plain, refuse_unfit
-from lockkit.table.format.data_files import ATTEMPTS
-from lockkit.table.format.layout import FileGroup, TaskId, WriteStat
-from lockkit.table.format.log_writing import refuse_unordered
-from lockkit.table.format.properties import GROUP, HUDI, TableConfig
+from lockkit.stores import Store
+from lockkit.table.format.base_file import Target
+from lockkit.table.format.layout import FileGroup, WriteStat
+from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.format.refusals import refuse_keyless, refuse_millis, refuse_sliced_write
-from lockkit.table.format.schema import avro_schema, conform, evolve
+from lockkit.table.format.schema import avro_schema, evolve
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.concurrency import see_conditions
 from lockkit.table.occ.conflict import BUCKET, SIMPLE
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.creation import create_table
@@ -41,7 +37,7 @@ from lockkit.table.occ.nonblocking import refuse_blocking, refuse_replacing, str
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.publish import after_commit
 from lockkit.table.occ.transaction import Transaction
-from lockkit.table.options import WriteOptions, known_config, refuse_another, write_options
+from lockkit.table.options import WriteOptions, known_config, refuse_another
 from lockkit.table.read.bucket_groups import refuse_other_buckets, refuse_unsaid
 from lockkit.table.read.opening import look_over, snapshot_for
 from lockkit.table.read.snapshot import Snapshot
@@ -50,16 +46,17 @@ from lockkit.table.services.upkeep import Upkeep
 from lockkit.table.write.attempt import WriteAttempt, retried
 from lockkit.table.write.contract import AttemptHeartbeat
 from lockkit.table.write.following import TableState, at_hand, state_after
-from lockkit.table.write.groups import EarlyCheck, FileBuffer, WriteTask, own_files, write_rows
-from lockkit.table.write.merge import named_columns, own_columns, refuse_other_key
-from lockkit.table.write.merging import GroupMerge, RowsInMemory, read_bases, stored_keys, without
+from lockkit.table.write.groups import (
+    EarlyCheck,
+    FileBuffer,
+)
+from lockkit.table.write.merge import refuse_other_key
+from lockkit.table.write.merging import without
 from lockkit.table.write.withdrawal import again_if_late, changes_nothing, publish_decided
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PREFETCH_ROWS_MAX = 10_000
-"""A write of up to this many rows fetches early the base files that it will read."""
 BEGINS_MAX = 3
 """How often one attempt begins, each time after publishing what another writer had decided."""
 Claim = Callable[[str, str], None]
@@ -132,7 +129,7 @@ class TableWrite(ABC):
             assert isinstance(heart, Heartbeat)
             if begins > 1 and (again := (yield from publish_decided(transaction))):
                 return None
-            snapshot: Snapshot = run(snapshot_for(transaction, seen), self.store, self.clock)
+            snapshot = self._begins(transaction, seen)
             prepared = self._written(incoming, snapshot, transaction, heart)
             if prepared is None:
                 yield from changes_nothing(host.together, transaction.instant)
@@ -156,7 +153,7 @@ class TableWrite(ABC):
         if committed is None:
             return self.once(begins - 1) if again else None
         with after_commit(committed):
-            if self.requested.early or known.config.sliced:
+            if self.requested.early or (known.config.sliced and not attempt.is_short):
                 with suppress(Exception):  # leftover markers are cleaned up later
                     run(unmark(committed.instant), self.store, self.clock)
             self.found = state_after(*state[0], committed)
@@ -231,6 +228,14 @@ class TableWrite(ABC):
 
     # --- one attempt -----------------------------------------------------------------------------
 
+    def _begins(self, transaction: Transaction, seen: Snapshot) -> Snapshot:
+        """The table that the files are made for, maybe once more (`held.Outrun`)."""
+        if self.buffer is not None:
+            follows = transaction.config.sliced and transaction.beside is not None
+            self.buffer.begin(marks_later=follows)
+        snapshot: Snapshot = run(snapshot_for(transaction, seen), self.store, self.clock)
+        return snapshot
+
     def _written(
         self, incoming: pa.Schema, snapshot: Snapshot, transaction: Transaction, heart: Heartbeat
     ) -> Prepared | None:
@@ -295,7 +300,7 @@ class TableWrite(ABC):
                 operation=self.requested.operation.upper(), known_partitions=known,
                 replaced=replaced, extra=self.extra,
                 grows=snapshot.schema is None or arrow_schema(snapshot.schema) != target.schema,
-                unsent=self.buffer.unsent if self.buffer else (),
+                unsent=self.buffer.unsent if self.buffer else (), alive=self.alive,
             ),
             self.store, self.clock, self.emit,
         )  # fmt: skip
@@ -304,96 +309,3 @@ class TableWrite(ABC):
 def _action(operation: str, config: TableConfig) -> str:
     replaces = operation == "delete_partition" or operation.startswith("insert_overwrite")
     return "replacecommit" if replaces else config.action
-
-
-@dataclass(slots=True, kw_only=True)
-class ArrowWrite(TableWrite):
-    """A write of rows that are in memory."""
-
-    rows: pa.Table
-    data: Store
-    """Clients for data files, whose requests may be repeated."""
-    sorted: RowsInMemory | None = None
-    """The rows by their file groups, if they were sorted to fetch base files early."""
-
-    def __post_init__(self) -> None:
-        names = self.rows.column_names
-        if twice := [name for name in set(names) if names.count(name) > 1]:
-            raise RefusedRows(min(twice)[:60], "is in these rows twice", "rename one, or drop it")
-        self.rows = plain(self.rows)
-
-    def incoming(self) -> pa.Schema:
-        return self.rows.schema
-
-    @contextmanager
-    def ahead(self, config: TableConfig, seen: Snapshot) -> Iterator[FileBuffer | None]:
-        own = own_files(self.store) if config.commit == GROUP or config.mode == HUDI else None
-        small = self.rows.num_rows <= PREFETCH_ROWS_MAX
-        with closing(FileBuffer(self.data, self.clock, early=small)) as buffer:
-            if self.merges(config) and small:
-                with suppress(Exception):  # `files` says what is wrong with the rows
-                    self.sorted = RowsInMemory.of(config, self.rows, bucketed=True)
-                    buffer.prefetch(read_bases(self.sorted, seen, stored_keys(self.data)), own)
-            yield buffer
-            if own is not None:  # they are committed
-                own.keep(buffer.unsent)
-
-    def check(self, config: TableConfig) -> None:
-        delete = self.requested.operation == "delete"
-        if self.requested.operation == "delete_partition":
-            return
-        refuse_unfit(config, self.rows.schema, delete=delete)
-        if config.merged:
-            refuse_unordered(config, self.rows)
-
-    def files(self, target: Target, snapshot: Snapshot, covered: CheckedHorizon) -> list[WriteStat]:
-        operation = self.requested.operation
-        if operation == "delete_partition":
-            return []
-        assert target.schema is not None
-        delete, schema = operation == "delete", self.rows.schema
-        columns = named_columns(target.config, schema) if delete else own_columns(target, schema)
-        rows = conform(self.rows, columns)
-        early = self.early_check(covered)
-        work = WriteTask(self.data, target, TaskId(), self.clock, early, self.buffer, self.alive)
-        found = self.sorted
-        if found is None or (found.config, schema) != (target.config, rows.schema):
-            found = RowsInMemory.of(target.config, rows, bucketed=self.merges(target.config))
-        if operation == "insert_overwrite":  # also where each row says that it is deleted
-            self.partitions = frozenset(partition for partition, _ in found.groups)
-        if self.merges(target.config):
-            snapshot, keys = self.merges_into(snapshot), stored_keys(self.data)
-            merge = GroupMerge(found, work, snapshot, delete, self.only_logs(target.config), keys)
-            if self.everywhere(target.config):
-                from lockkit.table.write.global_index import everywhere
-
-                merge = everywhere(merge, rows)
-            return merge.stats()
-        return list(write_rows(
-            work, (part for _, part in found.parts), file_bytes_max=self.requested.file_bytes_max
-        ))  # fmt: skip
-
-
-def rewrite_by(
-    table: Any, operation: str, rows: pa.Table, retries: int,
-    partitions: frozenset[str] = frozenset(), partial: bool | None = None,
-) -> Committed | None:  # fmt: skip
-    """A write by this `Table`, with what its last write has left of the table."""
-    requested = replace(
-        write_options(table._options, operation=operation, partial=partial),
-        retries=retries, partitions=partitions, strategy=table.strategy,
-    )  # fmt: skip
-    with table._alone(operation):
-        see_conditions(table.store, table.clock)
-        table._open()
-        if table._data is None:
-            table._data = open_store(table.url, attempts=ATTEMPTS, **table._store_options)
-        write = ArrowWrite(
-            rows=rows, data=table._data, requested=requested, url=table.url, store=table.store,
-            upkeep=table._upkeep, clock=table.clock, emit=table.emit, found=table._left,
-            follows=table._left is not None and table._left is table._written,
-        )  # fmt: skip
-        try:
-            return write.whole()
-        finally:
-            table._left = table._written = write.found

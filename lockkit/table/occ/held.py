@@ -59,9 +59,14 @@ class LockReads:
     """What was read with the latest claim, the one that was granted; None: nothing that counts."""
 
     def prefetch(self, claiming: bool) -> Procedure[None]:
-        self.found = None
+        self.found, shown = None, self.known.shown
         if claiming:
             with suppress(TableError, StoreError):  # the write reads again, and reports it
+                if shown is not None:  # such a table has no fence; it is listed later (`FromShown`)
+                    at = self.known.config_version
+                    config = yield from recheck_config(self.known.config, at)
+                    self.found = TableNow(shown, config, FenceRead(None, None), True)
+                    return
                 after = CheckedHorizon(self.known.horizon).listed_after
                 self.found = yield from look(self.known, after)
 
@@ -84,6 +89,55 @@ class FromListing:
         if began is not None and taken.names.layout == 1:
             began = replace(began, beside=partial(refuse_taken_twice, taken))
         return began, now
+
+
+class Outrun(Exception):
+    """The table has changed since this handle's last commit."""
+
+    def __init__(self, began: Transaction) -> None:
+        super().__init__(began.instant)
+        self.began = began
+
+
+@dataclass(frozen=True, slots=True)
+class FromShown:
+    """How an instant is taken under the lock on a merge-on-read table of version 6.
+
+    What its log files are named depends on all that came before. They are made on the assumption
+    that nothing has come since the handle's last commit. The one listing, in parallel with the
+    inflight file and the markers, shows it before a log file is put.
+    """
+
+    shown: Timeline
+
+    def take(self, known: TableCache, **how: Any) -> Procedure[TakenInstant]:
+        return transaction.take(known, **how)
+
+    def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
+        yield from ()
+        now = with_request(self.shown, taken)
+        return Transaction(taken, now, partial(self.look, taken)), now
+
+    def look(self, taken: TakenInstant) -> Procedure[None]:
+        """Raises `Outrun`, or `Overtaken` if the instant is of no use."""
+        began, now = yield from transaction.survey(taken)
+        if began is None:
+            raise Overtaken(taken.instant, "is of no use; nothing was committed", "try again")
+        if not shows_no_more(now, self.shown, taken.instant):
+            raise Outrun(began)
+
+
+class Overtaken(TableChanged):
+    """Another writer has its instant, too, or a later one is completed."""
+
+
+def shows_no_more(now: Timeline, before: Timeline, mine: str) -> bool:
+    """Whether of what names log files nothing has come or gone since. A clean deletes old ones."""
+    done = {each for each in now.completed.items() if each[1] != "clean"}
+    return (
+        set(now.pending) == {mine} and done <= set(before.completed.items())
+        and set(now.rollbacks) <= set(before.rollbacks) and before.commits[-1] in now.completed
+    )  # fmt: skip
 
 
 def with_request(now: Timeline, taken: TakenInstant, *, inflight: bool = False) -> Timeline:

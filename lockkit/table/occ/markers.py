@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -79,6 +79,14 @@ def marker_key(instant: str, path: str, io: Io) -> str:
 def mark(instant: str, path: str, io: Io) -> Procedure[None]:
     """Written and proven before the data file, so that no data file exists without its marker."""
     yield from create(marker_key(instant, path, io), b"")
+
+
+def mark_all(instant: str, logs: Collection[str]) -> list[Procedure[None]]:
+    return [mark(instant, path, "APPEND") for path in logs]
+
+
+def unmark_all(instant: str, logs: Collection[str]) -> list[Procedure[None]]:
+    return [discard(marker_key(instant, path, "APPEND")) for path in logs]
 
 
 def unmark(instant: str) -> Procedure[None]:

@@ -5,7 +5,7 @@ The bytes are in `T.inflight`, from which any writer can roll the commit forward
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lockkit.protocol.outcome import Found
@@ -91,6 +91,7 @@ def prepare(
     extra: Mapping[str, str] | None = None,
     grows: bool = False,
     unsent: Collection[BaseFile] = (),
+    alive: Callable[[], None] | None = None,
 ) -> Procedure[Prepared]:
     """Write `T.inflight`, with exactly the bytes that `T.commit` will have; needs no lock.
 
@@ -105,6 +106,7 @@ def prepare(
     :param extra: further metadata of the commit, such as the checkpoint of its source.
     :param grows: must be true if `schema` has columns that the snapshot's has not.
     :param unsent: data files to write now, in parallel with `T.inflight`.
+    :param alive: where they follow it, what is called before they are put.
     :raises OutdatedHandle: if a rewritten slice was archived since it was read.
     :raises RefusedOption: if a file was not written for this transaction and its snapshot.
     """
@@ -125,6 +127,13 @@ def prepare(
         known_partitions=known_partitions, extra=extra,
     )  # fmt: skip
     beside = [transaction.beside()] if transaction.beside else []
+    if beside and is_begun(transaction.taken):  # before any data file
+        from lockkit.table.occ.markers import mark_all
+        marks = mark_all(transaction.instant, [each.key for each in unsent])
+        yield from all_of([begin_files(transaction.taken), *beside, *marks])
+        beside = []
+        if alive is not None:
+            alive()
     body, *_ = yield from all_of([drafted, *([create_files(unsent)] if unsent else []), *beside])
     return Prepared(transaction, stats, replaced, operation, body, grows)
 

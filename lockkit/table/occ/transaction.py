@@ -50,6 +50,8 @@ class TableCache:
     """Instants up to it are covered and not listed any more (`CheckedHorizon`)."""
     newest: str = ""
     """The newest completed commit or rollback seen; a new instant is later."""
+    shown: Timeline | None = field(default=None, compare=False, repr=False)
+    """Version 6 merge-on-read: the timeline as this handle's last commit left it."""
 
     def after(self, now: Timeline) -> TableCache:
         """The same, after a listing that began behind `horizon`."""
@@ -111,7 +113,7 @@ class Transaction:
     timeline: Timeline
     """Listed after the instant was taken, from `horizon` on."""
     beside: Callable[[], Procedure[None]] | None = field(default=None, compare=False, repr=False)
-    """What is to be done while its files are sent (group commit)."""
+    """What is to be done while its files are sent (group commit), or right before (`FromShown`)."""
 
     @property
     def instant(self) -> str:

@@ -7,7 +7,9 @@ In version 6 its name says to which: `next_log`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from lockkit.table.errors import NotWritable, TableBlocked
 from lockkit.table.format.base_file import Slice
@@ -15,6 +17,9 @@ from lockkit.table.format.layout import LOG_FILE, CommitFiles, WriteStat
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.format.timeline import TimelineNames, instant_ms
+
+if TYPE_CHECKING:
+    from lockkit.table.read.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,26 @@ def next_log(of: Slice | None, instant: str) -> tuple[str, int]:
     base = getattr(of, "next_base", "") or slice_instant(of) or instant
     every = map(place_of, of.logs if isinstance(of, LogSlice) else ())
     return base, 1 + max((version for at, version in every if at == base), default=0)
+
+
+def with_logs(before: Snapshot, commit: CommitFiles) -> Snapshot:
+    """Version 6: the table after a commit that wrote nothing but log files."""
+    groups, later = dict(before.groups), before.covered.later | {commit.instant}
+    config = before.config
+    for stat in commit.stats:
+        of = groups.get(stat.group) or Slice(*stat.group, "", "")
+        seen = of.completed if isinstance(of, LogSlice) else VisibleInstants(later, frozenset(), "")
+        logs = of.logs if isinstance(of, LogSlice) else ()
+        groups[stat.group] = LogSlice(
+            *stat.group, of.instant, of.path, (*logs, stat.path),
+            (config.precombine,) if config.precombine else (),
+            replace(seen, instants=seen.instants | {commit.instant}), config.names,
+        )  # fmt: skip
+    return replace(
+        before, groups=MappingProxyType(groups), covered=replace(before.covered, later=later),
+        schema=commit.schema or before.schema,
+        schema_from=commit.instant if commit.schema else before.schema_from,
+    )  # fmt: skip
 
 
 def slice_after(

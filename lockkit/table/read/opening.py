@@ -110,6 +110,8 @@ def load_snapshot(
 def snapshot_for(transaction: Transaction, since: Snapshot) -> Procedure[Snapshot]:
     """The snapshot that `transaction` covers, from its own listing if that begins early enough."""
     point = SnapshotPoint(transaction.covered)
+    if transaction.config.sliced and transaction.beside:  # it stands on what its handle has left
+        return since
     config, after = transaction.config, CheckedHorizon(transaction.horizon).listed_after
     if since.config != config or point.lowest(since.covered) < after:
         return (yield from load_snapshot(covering=transaction.covered, since=since))

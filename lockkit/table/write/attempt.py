@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockkit.clock import Clock, back_off_s
 from lockkit.errors import LockBusy, LockLost, StoreError, TableError
 from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of
 from lockkit.sinks import Emit
 from lockkit.table.errors import (
     CommitConflict,
@@ -30,14 +31,13 @@ from lockkit.table.occ.prepared import Prepared, begin_files, is_begun
 from lockkit.table.occ.publish import after_commit, note_if_interrupted
 from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction, begin
 from lockkit.table.write.append import NewRows, prepare_append
+from lockkit.table.write.settling import settled, stays_open
 
 if TYPE_CHECKING:
     from lockkit.table.occ.held import TableNow
     from lockkit.table.write.contract import AttemptHeartbeat, AttemptHost, Files
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 10.0
-SETTLE_TRIES_MAX = 3
-"""How often a commit with an unknown outcome is published again to find it out."""
 T = TypeVar("T")
 Planner = Callable[[], "tuple[TableCache, bytes] | None"]
 """Looks at the table and plans; None: there is nothing to do."""
@@ -96,7 +96,8 @@ class WriteAttempt:
         With `short`, its heartbeat begins only once it takes long, unless Hudi writes too. `anew`
         looks and plans again, under the lock if there is one when the instant is taken; None: no.
         """
-        if at_hand is not None and known.config.mode == HUDI:
+        follows = known.shown is not None or not known.config.sliced
+        if at_hand is not None and follows and known.config.mode == HUDI:
             return (yield from self._acknowledged(self._write_short(known, files, action, at_hand)))
         short = short and known.config.mode == FENCED
         way = self._write(known, files, action, plan, short, anew)
@@ -138,7 +139,7 @@ class WriteAttempt:
             ))  # fmt: skip
 
         with note_if_interrupted(prepared):
-            committed = yield from settled(once, prepared, _stays_open)
+            committed = yield from settled(once, prepared, stays_open)
             releases = held.published()
         if releases:  # meanwhile
             yield from self._finish(committed)
@@ -148,7 +149,7 @@ class WriteAttempt:
         self, known: TableCache, files: Files, action: str, at_hand: frozenset[str]
     ) -> Procedure[Committed | None]:
         from lockkit.table.occ.committing import wait_out
-        from lockkit.table.occ.held import FromListing, LockReads
+        from lockkit.table.occ.held import FromListing, FromShown, LockReads, Outrun
 
         reads = LockReads(known)
 
@@ -157,14 +158,17 @@ class WriteAttempt:
         ) -> Procedure[Transaction | Committed | None]:
             """A transaction that is to go on without the lock; else the commit, or None."""
             table = reads.found
-            way = None if table is None else FromListing(table.timeline)
+            kind = FromListing if known.shown is None else FromShown
+            way = None if table is None else kind(table.timeline)
             began = yield from self._begin(host, known, action=action, way=way)
-            if table is None or not at_hand.issuperset(table.timeline.commits):
-                yield from host.run(wait_out(began.instant))
-                return began
-            return (yield from self._written(
-                began, files, lambda prepared: self._commit_under_lock(host, held, prepared, table)
-            ))  # fmt: skip
+            if table is not None and at_hand.issuperset(table.timeline.commits):
+                try:
+                    return (yield from self._written(began, files, lambda prepared:
+                        self._commit_under_lock(host, held, prepared, table)))  # fmt: skip
+                except Outrun as outrun:
+                    began = outrun.began
+            yield from host.run(wait_out(began.instant))
+            return began
 
         done = yield from self.host.hold(begins, reads)
         if isinstance(done, Transaction):
@@ -220,7 +224,7 @@ class WriteAttempt:
     ) -> Procedure[Committed | None]:  # fmt: skip
         assert self._heart is not None
         self._paths = None
-        if is_begun(began.taken):
+        if is_begun(began.taken) and began.beside is None:
             yield from self.host.run(begin_files(began.taken))
         self.prepared = yield from files(began, self._heart)
         return None if self.prepared is None else (yield from publish(self.prepared))
@@ -276,7 +280,19 @@ class WriteAttempt:
         if heart is not None:
             with after_commit(committed), suppress(Exception):  # otherwise the heartbeat expires
                 heart.stop()
-                yield from heart.finished()
+                yield from self.host.run(all_of([heart.finished(), *self._unmark()]))
+
+    @property
+    def is_short(self) -> bool:
+        """Whether its markers are known without a listing, and are deleted (`FromShown`)."""
+        began = self.prepared and self.prepared.transaction
+        return bool(began and began.beside and began.config.sliced)
+
+    def _unmark(self) -> list[Procedure[None]]:
+        if self.prepared is None or not self.is_short:
+            return []
+        from lockkit.table.occ.markers import unmark_all
+        return unmark_all(self.prepared.instant, [each.path for each in self.prepared.stats])
 
     def _publish(self, prepared: Prepared) -> Procedure[Committed]:
         assert self._heart is not None
@@ -351,40 +367,6 @@ class WriteAttempt:
             yield from heart.given_up()
         if gone is not None and (error is None or isinstance(error, Exception)):
             raise gone from error
-
-
-def settled(
-    once: Callable[[], Procedure[Committed]], prepared: Prepared,
-    undo: Callable[[Prepared], Procedure[bool]],
-) -> Procedure[Committed]:  # fmt: skip
-    """Publish, and if the outcome is not known, publish again: that reads what became of it.
-
-    Raises `CommitUnknown`, with the transaction in `prepared`, after `SETTLE_TRIES_MAX` tries. Once
-    the outcome was unknown, an error that leaves it open is raised as `CommitUnknown` as well;
-    `undo` says whether a refusal is final.
-    """
-    unknown: CommitUnknown | None = None
-    for _ in range(SETTLE_TRIES_MAX):
-        try:
-            return (yield from once())
-        except CommitUnknown as error:
-            unknown = unknown if unknown is not None and unknown.decided else error
-        except Exception as error:
-            if unknown is None:
-                raise
-            if not isinstance(error, CommitConflict) or not (yield from undo(prepared)):
-                unknown.prepared = prepared
-                raise unknown from error
-            raise
-    assert unknown is not None
-    unknown.prepared = prepared
-    raise unknown
-
-
-def _stays_open(_prepared: Prepared) -> Procedure[bool]:
-    """Without a fence nothing can take back what was sent."""
-    yield from ()
-    return False
 
 
 def retried(once: Callable[[], T], retries: int, clock: Clock, emit: Emit) -> T:

@@ -100,6 +100,15 @@ class FileBuffer:
         self._room, self._turn = UNSENT_BYTES_MAX, threading.Lock()
         self.at_hand = False
         """Whether all that `prefetch` was to fetch is here without a request."""
+        self.light = False
+        """Whether all its files will have room."""
+        self.marks_later = False
+        """Whether markers are written with the inflight file (`FromShown`)."""
+
+    def begin(self, *, marks_later: bool) -> None:
+        """The files are made, perhaps once more."""
+        self.unsent.clear()
+        self._room, self.marks_later = UNSENT_BYTES_MAX, marks_later
 
     def prefetch(self, slices: Iterable[Slice], own: OwnFiles | None = None) -> None:
         """Begin to fetch the base files of these, unless they are many or among its `own`."""
@@ -128,7 +137,7 @@ class FileBuffer:
     def defer(self, out: BinaryIO, stat: WriteStat) -> bool:
         """Put this file into `unsent`; False if there is no room."""
         with self._turn:
-            if stat.size_bytes > self._room:
+            if stat.size_bytes > self._room and not self.marks_later:
                 return False
             self._room -= stat.size_bytes
         out.seek(0)
@@ -177,6 +186,8 @@ class WriteTask:
     def begin(self, draft: Draft) -> None:
         """Before any row is read or written for it. Raises `EarlyConflict`."""
         if self.early is None and not self.target.config.sliced:
+            return
+        if self.buffer is not None and self.buffer.marks_later:
             return
         io: Io = "CREATE" if draft.previous == NO_COMMIT else "MERGE"
         io = "APPEND" if draft.name.startswith(".") else io

@@ -34,6 +34,7 @@ from lockkit.table.occ.discarding import attempt_in
 from lockkit.table.occ.fence import COMMIT, read_fence
 from lockkit.table.occ.group.fence import goes_without
 from lockkit.table.occ.group.refused import LateInstant, passed
+from lockkit.table.occ.held import Overtaken
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.own_files import written_by
 from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction
@@ -184,7 +185,7 @@ def changes_nothing(way: GroupAppend | None, instant: str) -> Procedure[None]:
 def again_if_late(once: Callable[[], T]) -> T:
     """The same for a write of rows, which reads the table again then."""
     for _ in range(LATE_MAX):
-        with suppress(LateInstant):
+        with suppress(LateInstant, Overtaken):
             return once()
     return once()
 

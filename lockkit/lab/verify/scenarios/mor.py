@@ -140,6 +140,8 @@ def _set_up_sliced(seed: str, steps: int, mutant: Mutant | None) -> SlicedRun:
     run.sleeps, run.kills = dice.choice((0.0, 0.05, 0.2)), dice.choice((0.0, 0.01, 0.05))
     run.interrupts = INTERRUPTS if dice.random() < 0.4 else 0.0
     run.bases_first, run.writers_first = dice.random() < 0.3, dice.random() < 0.3
+    run.warm = random.Random(f"mor warm {seed}").random() < 0.5
+    run.holds = run.warm and random.Random(f"mor holds {seed}").random() < 0.7
     world.run(create_table(config))
     run.watch()
     lives = [("W", partial(_sliced_writer, run)) for _ in range(2 + int(dice.random() * 3))]
@@ -378,6 +380,8 @@ _SAYS: dict[str, tuple[str, Plants]] = {
                   {"lockkit.table.read.listed:is_of_the_newest": every_slice}),
     "before the plan": ("version 6: a writer commits though a compaction was planned meanwhile",
                         {f"{_O}.conflict:planned_after_us": no_conflict}),
+    "unlisted": ("version 6: a short write puts its log files whatever its listing shows",
+                 {f"{_O}.held:shows_no_more": answering(True)}),
     "others' files": ("version 6: an execution that gives up deletes another one's base files",
                       {"lockkit.table.services.scheduled:put_back": every_execution}),
     "every block": ("version 6: the blocks of instants that are not completed are merged",

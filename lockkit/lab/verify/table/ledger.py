@@ -244,8 +244,8 @@ class AttemptLedger:
         self.instants[client] = 0
 
     def tries(self, attempt: TrackedAttempt) -> TrackedAttempt:
-        """An attempt is about to write its first file."""
-        assert attempt.token not in self.attempts, attempt
+        """An attempt is about to write its first file, maybe once more (`held.Outrun`)."""
+        assert self.attempts.get(attempt.token, attempt) is attempt, attempt
         self.attempts[attempt.token] = attempt
         return attempt
 

@@ -162,9 +162,13 @@ class SlicedWriter(MergedWriter):
         files, replaced = yield from MergedWriter._files(
             self, mine, transaction, snapshot, partition, keys
         )
-        yield from all_of(mark(transaction.instant, each.key, _io(each)) for each in files)
+        if transaction.beside is None:  # else they are written with its inflight file
+            yield from all_of(mark(transaction.instant, each.key, _io(each)) for each in files)
         self.run.hearts[transaction.instant].assert_alive()  # as `WriteTask.put`
         return files, replaced
+
+    def _alive(self, instant: str) -> Callable[[], None] | None:
+        return self.run.hearts[instant].assert_alive
 
     def _file(
         self, instant: str, group: FileGroup, rows: Sequence[Entry], base: Slice | None

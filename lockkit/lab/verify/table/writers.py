@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -231,11 +231,14 @@ class SimWriter:
             yield from put_files(files)
         return (yield from prepare(
             transaction, stats, schema=SCHEMA, operation=HUDI[mine.kind],
-            unsent=files if warm else (),
+            unsent=files if warm else (), alive=self._alive(transaction.instant),
             known_partitions=frozenset(partition for partition, _ in snapshot.groups),
             replaced=replaced,
             extra={"token": mine.token, **(batch.extra if batch else {})},
         ))  # fmt: skip
+
+    def _alive(self, instant: str) -> Callable[[], None] | None:
+        return None
 
     def _nothing_to_do(self, instant: str) -> Procedure[None]:
         way = self.host.appending
