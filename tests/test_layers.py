@@ -67,6 +67,7 @@ SDKS = {
     "xxhash": ["table", "lock.hudi_keys"],
     "polars": ["table"],
     "numpy": ["table"],
+    "numba": ["table"],
     "pyspark": ["spark"],
     "pandas": ["spark"],
     "psutil": ["lab.processes", "providers.process_state"],
@@ -94,8 +95,8 @@ ORDER = {
         "spark_hash java_hash data_files schema promotion schema_reading property_keys "
         "timestamp_keys refusals properties partition row_partitions composite_keys layout "
         "base_file base_file_reading plans "
-        "compaction_plan gate readable log_blocks avro_columns avro_flat log_writing "
-        "archived savepoint_files taken_back"
+        "compaction_plan gate readable log_blocks avro_columns loops compiled avro_flat "
+        "log_writing archived savepoint_files taken_back"
     ),
     "table.occ": (
         "fence late "
