@@ -13,12 +13,12 @@ from lockkit.lab.verify.sim import SeedOutcome, simulate
 
 FIRST, LAST = 1, 90
 FOUND_BY = {"nothing at once": 356, "tail given up": 2, "begun as known": 81, "begun late": 17,
-            "partitions": 106, "completed ignored": 9, "unlisted": 440}
+            "partitions": 106, "completed ignored": 9, "unlisted": 19}
 """A seed that found what is rarely met, or soon: it is played first."""
 OVERTAKEN = 1060
 STEADY = (2, 17, 206)
 QUICK = ("unlisted tail", "own files", "nothing at once", "reader's tail", "tail given up",
-         "acknowledged", "unpublished", "begun as known")  # fmt: skip
+         "acknowledged", "unpublished", "begun as known", "unlisted")  # fmt: skip
 
 
 pytestmark = pytest.mark.xdist_group("worlds of group commit")

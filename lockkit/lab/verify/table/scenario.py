@@ -81,6 +81,7 @@ ALIVE = "no client ends the heartbeat of a writer that lives"
 STALLS_DECIDED = 0.2
 STEADY = 0.6
 MEETS = 0.3
+APART, APART_MS = 0.5, 400
 SLOW = 0.3
 """How often Hudi's clocks differ by more than Hudi allows, in the scenario `hudi-table`."""
 HOLDS = 0.6
@@ -128,6 +129,10 @@ class TableRun(SeedRun):
     meets: bool = False
     """With group commit: they mostly believe that they meet others, so their rewrites read the
     fence first, and list while they send their files."""
+    apart: bool = False
+    """With group commit: the first writer rewrites and the other one appends, and its clock is a
+    bit ahead. So a commit is decided between two of its own, with an instant between theirs, and
+    only the version of the fence shows that its next snapshot lacks it."""
     window_max: int = GROUP_WINDOW_MAX
     """How many decisions the fence of group commit remembers."""
     foreign: int = 0
@@ -343,6 +348,11 @@ def _set_up(
         run.hints = hints if hints.random() < 0.5 or run.steady else None
         run.warm |= run.steady
         run.meets = run.steady and random.Random(f"table meets {seed}").random() < MEETS
+        apart = random.Random(f"table one ahead {seed}").random() < APART
+        run.apart = apart and run.steady and not (run.meets or profile.write_interval_ms)
+        if run.apart:
+            run.window_max = GROUP_WINDOW_MAX
+            world.schedule = Prompt(world.dice, world.passing)
     if play == HUDI:
         run.holds = run.warm and random.Random(f"table holds {seed}").random() < HOLDS
         beside = random.Random(f"table hudi {seed}")
@@ -383,9 +393,12 @@ def _populate(run: TableRun, dice: random.Random, play: str) -> None:
     clients += [("F", HudiWriter)] * run.foreign
     clients += [("L", SlowHudiWriter)] * run.slow
     for number, (letter, client) in enumerate(clients, 1):
+        first, rate = number == 1, 1 + around(dice, RATE_OFF)
+        offset_ms = int(around(dice, off_ms)) + (ahead_ms if first else 0)
+        near = run.apart and letter == "W"
         run.process(
-            f"{letter}{number}", partial(run.of, client), rate=1 + around(dice, RATE_OFF),
-            offset_ms=int(around(dice, off_ms)) + (ahead_ms if number == 1 else 0), steps_ms=off_ms,
+            f"{letter}{number}", partial(run.of, client), rate=rate,
+            offset_ms=APART_MS * first if near else offset_ms, steps_ms=0 if near else off_ms,
         )  # fmt: skip
     for number in range(1, run.queries + 1):
         offset_ms = int(around(dice, off_ms))

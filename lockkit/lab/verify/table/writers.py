@@ -41,9 +41,12 @@ if TYPE_CHECKING:
 KINDS = ("append",) * 5 + ("upsert",) * 5 + ("delete",) + ("overwrite",) * 3 + ("overwrite all",)
 PLAIN_KINDS = tuple(each for each in KINDS if not each.startswith("overwrite"))
 STEADY_KINDS = ("append",) * 2 + ("upsert",) * 4 + ("delete",) * 3
+REWRITES = ("upsert", "upsert", "delete")
 KEYS = tuple(f"k{number}" for number in range(5))
 OPERATIONS_MAX, HURRIED_MAX, OVERTAKING_MAX, RETRIES_MAX = 5, 10, 30, 3
 STEADY_MAX, STEADY_PAUSE_S, NEWEST = 20, 0.3, 0.8
+AHEAD = "W1"
+"""In a run with clocks `apart`: the writer whose clock is ahead."""
 NEW = "new "
 """So the keys begin that an append has added."""
 HUDI = {
@@ -80,13 +83,16 @@ class SimWriter:
     def live(self) -> Procedure[None]:
         dice, hurried = self.run.world.dice, self.run.hurried
         most = HURRIED_MAX if hurried else STEADY_MAX if self.run.steady else OPERATIONS_MAX
+        most *= 3 if self.run.apart else 1
         for _ in range(OVERTAKING_MAX if self.run.overtaken else most):
             self.operations += 1
             # Beside an overwrite Hudi inserts a key again: new file groups never conflict there.
             kinds = PLAIN_KINDS if self.run.foreign else KINDS
             kinds = STEADY_KINDS if self.run.steady else kinds
+            if self.run.apart:
+                kinds = REWRITES if self.node.name == AHEAD else ("append",)
             yield from self._operation("append" if hurried else dice.choice(kinds))
-            pause_s = STEADY_PAUSE_S if self.run.steady else 1.0
+            pause_s = STEADY_PAUSE_S if self.run.steady and len(kinds) > 1 else 1.0
             yield Sleep(0.0 if hurried else dice.random() * pause_s)
 
     def _operation(self, kind: str) -> Procedure[None]:
