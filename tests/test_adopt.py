@@ -566,9 +566,9 @@ def test_properties_written_by_another_process_are_not_overwritten(
 
 def test_an_adoption_whose_answer_was_lost_is_found_done(table_of: Any) -> None:
     folder = table_of("cow9")
-    store = Lossy(open_store(f"file://{folder}"), {7: AFTER})
+    store = Lossy(open_store(f"file://{folder}"), {8: AFTER})
     done = run(adopt_table(), store, CLOCK)
-    assert store.seen[7] == ("put", PROPERTIES_KEY) and done.writable
+    assert store.seen[8] == ("put", PROPERTIES_KEY) and done.writable
     assert keys(folder)[TIMEZONE] == "UTC"
 
 

@@ -9,7 +9,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import fastavro
 import pyarrow as pa
@@ -24,6 +24,7 @@ from lockkit.spark.arrivals import (
     kafka_options,
     open_registry,
 )
+from lockkit.spark.fields import new_avro_fields
 from lockkit.spark.query import spark_schema
 from lockkit.spark.stream import with_compaction
 from lockkit.spark.stream_job import IDLE, REFUSED, StreamJob, parser, work_of
@@ -266,6 +267,53 @@ def test_the_schema_comes_from_the_registry_without_credentials_in_any_message(
         with pytest.raises(TableError, match="answered 404") as refused:
             avro_text(job)
         assert "cret" not in str(refused.value)
+
+
+def record(*names: str, of: Any = "string", name: str = "inner") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": n, "type": of} for n in names]}
+
+
+@pytest.mark.parametrize("hold", [
+    lambda kind: kind,
+    lambda kind: ["null", kind],
+    lambda kind: {"type": "array", "items": ["null", kind]},
+    lambda kind: {"type": "map", "values": {"type": "array", "items": kind}},
+])  # fmt: skip
+def test_a_new_field_inside_a_struct_of_avro_is_a_new_column(hold: Any) -> None:
+    known = record("st", of=hold(record("x")), name="r")
+    found = record("st", of=hold(record("x", "y")), name="r")
+    assert new_avro_fields(found, known) == ["st.y"]
+    assert new_avro_fields(known, known) == new_avro_fields(known, found) == []
+    by_name = record("st", of=hold(record("x")), name="r")
+    by_name["fields"] += [{"name": "again", "type": ["null", "a.b.inner"]}]
+    assert new_avro_fields(by_name, known) == ["again"]
+    wider = {**by_name, "fields": [{"name": "st", "type": hold(record("x", "y"))},
+                                   {"name": "again", "type": "inner"}]}  # fmt: skip
+    assert new_avro_fields(wider, by_name) == ["st.y"], "a record is compared once"
+
+
+def test_a_record_that_holds_itself_is_compared_once() -> None:
+    tree = record("kids", of={"type": "array", "items": "tree"}, name="tree")
+    assert new_avro_fields(tree, json.loads(json.dumps(tree))) == []
+
+
+def test_a_message_with_a_new_field_inside_a_struct_is_refused() -> None:
+    known = record("st", of=record("x"), name="r")
+    found = record("st", of=record("x", "y"), name="r")
+
+    class Newer:
+        def by_id(self, number: int) -> str:
+            return json.dumps(found)
+
+    body = io.BytesIO()
+    body.write(struct.pack(">bI", 0, 7))
+    fastavro.schemaless_writer(body, fastavro.parse_schema(found), {"st": {"x": "a", "y": "b"}})
+    text, registry = json.dumps(known), cast("Any", Newer())
+    rows = decoded(text, spark_schema(arrow_schema(text)), registry)
+    batch = pa.RecordBatch.from_pydict({"value": pa.array([body.getvalue()], pa.binary())})
+    with pytest.raises(NewColumns) as refused:
+        list(rows(iter([batch])))
+    assert refused.value.columns == ["st.y"]
 
 
 def test_a_message_with_a_new_column_and_one_that_is_no_avro_are_refused(registry: Any) -> None:

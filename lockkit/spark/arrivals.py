@@ -1,7 +1,7 @@
 """Reads a streamer's source as a Spark stream: the files of a folder, or a Kafka topic.
 
 If the source has a column that the schema does not have, the stream ends with `NewColumns`; Spark
-alone would drop the column. In JSON and Parquet, fields of structs count as columns.
+alone would drop the column. Fields of structs count as columns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lockkit.errors import TableError
 from lockkit.spark.errors import first_line
-from lockkit.spark.fields import new_fields
+from lockkit.spark.fields import new_avro_fields, new_fields
 from lockkit.spark.query import spark_schema
 from lockkit.spark.stream_job import (
     DATA_LOSS,
@@ -266,19 +266,18 @@ def decoded(
         from fastavro.read import SchemaResolutionError
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        reader = parse_schema(json.loads(text))
-        shape, names = to_arrow_schema(kinds, timezone="UTC"), set(kinds.names)
+        known = json.loads(text)
+        reader, shape = parse_schema(known), to_arrow_schema(kinds, timezone="UTC")
         writers: dict[int, Any] = {}
 
         def writer(number: int) -> Any:
             if number not in writers:
                 assert registry is not None
-                found: Any = parse_schema(json.loads(registry.by_id(number)))
-                new = [each["name"] for each in found.get("fields", ())
-                       if each["name"] not in names]  # fmt: skip
-                if new:
+                found: Any = json.loads(registry.by_id(number))
+                parsed = parse_schema(found)
+                if "fields" in found and (new := new_avro_fields(found, known)):
                     raise NewColumns(json.dumps(new[:SHOWN]))
-                writers[number] = found
+                writers[number] = parsed
             return writers[number]
 
         def one(body: bytes) -> Any:

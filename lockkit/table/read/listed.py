@@ -29,13 +29,7 @@ from lockkit.table.errors import (
 from lockkit.table.format import avro_decoding
 from lockkit.table.format.archived import ArchivedInstant, load_archived, load_archived_commits
 from lockkit.table.format.base_file import Slice
-from lockkit.table.format.layout import (
-    BASE_FILE,
-    LOG_FILE,
-    CommitFiles,
-    FileGroup,
-    parse_commit,
-)
+from lockkit.table.format.layout import BASE_FILE, LOG_FILE, CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.readable import ReadableTable, load_readable
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
@@ -46,12 +40,13 @@ from lockkit.table.read.incremental import Increment
 from lockkit.table.read.log_slice import LogSlice, VisibleInstants
 from lockkit.table.read.opening import known_instant, load_commits
 from lockkit.table.read.predicate import SNAPSHOT
-from lockkit.table.read.snapshot import Snapshot, refuse_renamed
+from lockkit.table.read.snapshot import LATEST, Snapshot, refuse_renamed
 from lockkit.table.read.table_files import (
     COMMITS,
     Listed,
     cleans,
     list_files,
+    load_ids,
     load_listed,
     refuse_lost_base,
     refuse_lost_plan,
@@ -104,6 +99,8 @@ def list_for_writer(
         # It may have deleted a slice that the earlier listing of the timeline still needs.
         raise TableChanged(cleaned[0], "(a clean) ran while the folders were listed", "try again")
     snapshot = yield from _snapshot(found, sorted(wanted), as_of)
+    if snapshot.ids is not None:
+        refuse_renamed(config.mode, (yield from _outline(found, snapshot.schema_from)))
     groups, damaged = dict(snapshot.groups), dict[str, str]()
     plans = yield from service_plans(config.names, now, damaged)
     for instant, plan in plans.items():
@@ -130,7 +127,7 @@ def _snapshot(
         _outline(found, each) for each in wanted if found.now.completed[each] == "replacecommit"
     )
     replaced = {group: each.instant for each in outlines for group in each.replaced}
-    schema, schema_from = yield from _schema(found, wanted, until)
+    schema, schema_from, latest = yield from _schema(found, wanted, until)
     groups = _bases(found, completed, replaced)
     if until is not None and until < max(found.commits, default=""):
         yield from _refuse_cleaned(found, until, groups, replaced)
@@ -143,6 +140,7 @@ def _snapshot(
         MappingProxyType(replaced),
         schema,
         schema_from,
+        (yield from load_ids(found, schema_from, latest)),
     )
 
 
@@ -239,17 +237,18 @@ def _outline(found: Listed, instant: str) -> Procedure[CommitFiles]:
 
 def _schema(
     found: Listed, wanted: list[str], until: str | None
-) -> Procedure[tuple[str | None, str]]:
-    """The schema of the newest commit with one, archived ones too, or of the table's creation."""
+) -> Procedure[tuple[str | None, str, str]]:
+    """The schema of the newest commit with one, archived ones too, or of the table's creation;
+    that commit, and the ids of the columns in it.
+    """
     for instant in reversed(wanted):
         outline = yield from _outline(found, instant)
-        refuse_renamed(outline)
         if outline.schema:
-            return outline.schema, instant
+            return outline.schema, instant, outline.extra.get(LATEST, "")
     for commit in reversed((yield from load_archived_commits(found.table.config))):
         if commit.schema and (until is None or instant_ms(commit.instant) <= instant_ms(until)):
-            return commit.schema, commit.instant
-    return found.table.created_with or None, ""
+            return commit.schema, commit.instant, commit.extra.get(LATEST, "")
+    return found.table.created_with or None, "", ""
 
 
 def _refuse_cleaned(

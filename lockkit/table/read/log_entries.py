@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from lockkit.table.errors import UnsupportedTable
 from lockkit.table.format.avro_columns import by_polars
 from lockkit.table.format.avro_flat import by_numpy
+from lockkit.table.format.column_ids import ColumnIds, Stored, as_now
 from lockkit.table.format.log_blocks import (
     AVRO,
     DELETE,
@@ -32,7 +33,7 @@ from lockkit.table.format.log_blocks import (
 )
 from lockkit.table.format.promotion import promoted
 from lockkit.table.format.row_partitions import deleted
-from lockkit.table.format.schema import DELETED_FLAG, RECORD_KEY
+from lockkit.table.format.schema import DELETED_FLAG, META_COLUMNS, RECORD_KEY
 from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.read import log_order
 from lockkit.table.read.key_index import KeyIndex
@@ -51,6 +52,8 @@ class LogColumns:
     rows: pa.Schema
     key: str = RECORD_KEY
     """One of `rows`, of strings, if it has the keys. Partial rows may lack it."""
+    ids: ColumnIds | None = None
+    """If columns are matched by their ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +195,11 @@ def _entries(block: Block, columns: LogColumns) -> LogEntries:
         raise ValueError("blocks of this type are not read")
     if RECORD_KEY not in names:
         raise KeyError(RECORD_KEY)
+    if columns.ids is not None:
+        own = ((name, pa.string()) for name in names if name in META_COLUMNS)
+        types = pa.schema([*own, *(each for each in types if each.name not in META_COLUMNS)])
+        if (stored := columns.ids.stored(block.instant, types)) is not None:
+            names, read = list(stored), partial(_by_ids, read, stored, types)
     whole = block.header.get(PARTIAL, "").lower() != "true"
     if not whole or columns.key not in names:
         columns = replace(columns, key=RECORD_KEY)
@@ -225,6 +233,11 @@ def _as_entries(rows: pa.Table, columns: LogColumns, has: frozenset[str] | None)
             for each in columns.rows
         })  # fmt: skip
     return LogEntries(_one(rows, columns.key), kinds, order, rows.select(columns.rows.names), known)
+
+
+def _by_ids(read: Any, stored: Stored, types: pa.Schema, schema: pa.Schema) -> pa.Table:
+    names = [stored[each][0] for each in schema.names if each in stored]
+    return as_now(read(pa.schema([types.field(each) for each in names])), stored, schema)
 
 
 def _one(rows: pa.Table, name: str) -> pa.Array:

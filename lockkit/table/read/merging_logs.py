@@ -299,7 +299,7 @@ def scan_log_slice(
         for names in (of.ordering, wanted.needed)
     )
     own = of.key in needed.names and needed.field(of.key).type == pa.string()
-    columns = LogColumns(order, needed, of.key if own else RECORD_KEY)
+    columns = LogColumns(order, needed, of.key if own else RECORD_KEY, wanted.ids)
     entries = log_entries(of, source.logs, columns)
     is_row, apart = _is_row(entries), list[pa.Array]()
     if source.base is not None:

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from lockkit.table.format.column_ids import ColumnIds
+
 SLICES_AT_ONCE = 4
 """The number of base files that are being fetched, or are on this machine's disk, at one time."""
 BATCH_ROWS = 131_072
@@ -75,6 +77,8 @@ class Scan:
     """The columns that `where` names; none: any column."""
     meets_nan: bool = False
     """`where` may hold for NaN, which the statistics of a row group leave out."""
+    ids: ColumnIds | None = None
+    """If columns are matched by their ids."""
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -225,6 +229,7 @@ def plan_scan(
         schema, tuple(columns), condition, snapshot.covered.count, tuple(filtered),
         any(each[1].lower() in UNEQUAL and pa.types.is_floating(schema.field(each[0]).type)
             for each in filters),
+        snapshot.ids,
     )  # fmt: skip
 
 
@@ -340,7 +345,8 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-    from lockkit.table.format.promotion import is_promoted, promoted
+    from lockkit.table.format.column_ids import as_now
+    from lockkit.table.format.promotion import is_promoted
 
     # No whole columns and few batches ahead, so that memory holds about one row group.
     lean = ds.ParquetFragmentScanOptions(pre_buffer=False, page_checksum_verification=True)
@@ -351,14 +357,19 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
     try:
         fragment = ds.ParquetFileFormat().make_fragment(file)
         schema, columns, where = wanted.schema, wanted.columns, wanted.where
-        stored = {each.name: each.type for each in fragment.physical_schema}
+        there = fragment.physical_schema
+        stored = {each.name: each.type for each in there}
         wider = {each.name: stored[each.name] for each in schema if each.name in stored
                  and is_promoted(stored[each.name], each.type)}  # fmt: skip
-        late = bool(wider) or wanted.meets_nan
+        past = None if wanted.ids is None else wanted.ids.stored(of.instant, there)
+        late = bool(wider) or wanted.meets_nan or past is not None
         if wider:  # these are converted as Hudi does, before the rows are filtered
             schema = pa.schema([(each.name, wider.get(each.name, each.type)) for each in schema])
         if late:
             columns, where = wanted.needed, None
+        if past is not None:
+            schema = there
+            columns = tuple(past[name][0] for name in columns if name in past)
         scanner = fragment.scanner(
             schema=schema, columns=list(columns), filter=where, batch_size=BATCH_ROWS,
             batch_readahead=1, fragment_scan_options=lean, use_threads=False,
@@ -367,9 +378,9 @@ def scan_slice(wanted: Scan, of: Any, file: Any) -> Iterator[pa.RecordBatch]:
             if not late:
                 yield from [batch] if batch.num_rows else ()
                 continue
-            kinds = [wanted.schema.field(name).type for name in columns]
-            every = list(map(promoted, (batch[name] for name in columns), kinds, columns))
-            rows = pa.table(every, list(columns))
+            shape = pa.schema([wanted.schema.field(name) for name in wanted.needed])
+            names = {each.name: (each.name, each.type) for each in batch.schema}
+            rows = as_now(batch, names if past is None else past, shape)
             rows = rows if wanted.where is None else rows.filter(wanted.where)
             yield from (each for each in rows.select(list(wanted.columns)).to_batches()
                         if each.num_rows)  # fmt: skip

@@ -9,14 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from lockkit.table.errors import UnsupportedTable
+from lockkit.table.errors import NotWritable, UnsupportedTable
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import CommitFiles, FileGroup
-from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.format.timeline import instant_ms
 from lockkit.table.occ.covered import CheckedHorizon
 
+if TYPE_CHECKING:
+    from lockkit.table.format.column_ids import ColumnIds
+
+LATEST = "latest_schema"
+"""In a commit: the columns with their ids, in JSON, if they are matched by them."""
 KEYS_IN_MAX = 128
 """Updates without an insert after which a slice names none of the files before it."""
 
@@ -39,6 +45,8 @@ class Snapshot:
     """The newest commit's Avro schema."""
     schema_from: str = ""
     """The commit that it is of."""
+    ids: ColumnIds | None = None
+    """If columns are matched by their ids."""
 
     @property
     def slices(self) -> list[Slice]:
@@ -51,10 +59,12 @@ def nothing(config: TableConfig) -> Snapshot:
     return Snapshot(config, CheckedHorizon(), MappingProxyType({}), MappingProxyType({}), None)
 
 
-def refuse_renamed(commit: CommitFiles) -> None:
-    if commit.extra.get("latest_schema"):
-        why = "evolved the schema with hoodie.schema.on.read.enable: columns may be renamed, and "
-        raise UnsupportedTable(commit.instant, why + "are matched by id; that is not read here")
+def refuse_renamed(mode: str, commit: CommitFiles) -> None:
+    """Raise if columns are matched by their ids, which `listed` reads, and nothing here writes."""
+    if commit.extra.get(LATEST):
+        kind = NotWritable if mode == HUDI else UnsupportedTable
+        why = "evolved the schema with hoodie.schema.on.read.enable: columns are matched by ids"
+        raise kind(commit.instant, why, "write it with Hudi, or copy it to a new table")
 
 
 def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
@@ -65,7 +75,7 @@ def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
     schema, schema_from = before.schema, before.schema_from
     old_names = set[str]()
     for commit in sorted(commits, key=lambda each: instant_ms(each.instant)):
-        refuse_renamed(commit)
+        refuse_renamed(before.config.mode, commit)
         replaced.update(dict.fromkeys(commit.replaced, commit.instant))
         if commit.schema and schema_from <= commit.instant:
             schema, schema_from = commit.schema, commit.instant

@@ -9,8 +9,14 @@ from typing import Any
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import listing, read
-from lockkit.table.errors import DamagedFile, TableBlocked
+from lockkit.table.errors import DamagedFile, TableBlocked, TableChanged, UnsupportedTable
 from lockkit.table.format.base_file import Slice
+from lockkit.table.format.column_ids import (
+    HISTORY_FILE,
+    SCHEMAS_PREFIX,
+    ColumnIds,
+    parse_ids,
+)
 from lockkit.table.format.layout import BASE_FILE, LOG_FILE, FileGroup, parse_commit
 from lockkit.table.format.log_blocks import COMMAND, blocks
 from lockkit.table.format.partition import is_inside
@@ -31,6 +37,8 @@ class Listed:
     bases: tuple[Slice, ...]
     logs: tuple[tuple[FileGroup, str, int, str, str], ...]
     """(file group, instant, version, write token, key)."""
+    histories: tuple[str, ...] = ()
+    """The files with the versions of the schema, oldest first."""
     archives: bool = True
     """Whether instants may have left the timeline. In layout 2 the archive shows it."""
 
@@ -88,9 +96,11 @@ def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
 
     A request in the name of an archived commit hides none of its files: see `_without_late`.
     """
-    bases, logs = [], []
+    bases, logs, histories = [], [], []
     entries, prefix = (yield from listing("")), table.config.archive_prefix
     for entry in entries:
+        if HISTORY_FILE.fullmatch(entry.key):
+            histories.append(entry.key)
         if entry.key.startswith(HOODIE) or not is_inside(entry.key):
             continue
         partition, _, name = entry.key.rpartition("/")
@@ -102,7 +112,8 @@ def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
     archives = table.config.names.layout == 1 or any(
         each.key.startswith(prefix) and not each.key.endswith(NO_ARCHIVE) for each in entries
     )
-    listed = Listed(table, now, tuple(bases), tuple(sorted(logs)), archives)
+    files = tuple(bases), tuple(sorted(logs)), tuple(sorted(histories))
+    listed = Listed(table, now, *files, archives)
     if any(each < listed.first for each in now.pending):
         listed = yield from _without_late(listed)
     return listed
@@ -174,3 +185,27 @@ def _without_late(found: Listed) -> Procedure[Listed]:
         bases=tuple(of for of in found.bases if of.path in own.get(of.instant, (of.path,))),
         logs=tuple(log for log in found.logs if log[4] in named.get(log[1], (log[4],))),
     )  # fmt: skip
+
+
+def load_ids(found: Listed, newest: str, latest: str) -> Procedure[ColumnIds | None]:
+    """The ids of the columns as of the `newest` commit with a schema, if they have any.
+
+    A commit keeps the history before it completes, so the last file may be of one that failed.
+    """
+    histories = {match[1]: each for each in found.histories
+                 if (match := HISTORY_FILE.fullmatch(each)) and match[1] in found.now.completed
+                 }  # fmt: skip
+    if not latest:
+        if any(each <= newest for each in histories):
+            why = "has no ids of the columns, and commits before it numbered them"
+            raise UnsupportedTable(newest, why, "read the table with Hudi")
+        return None
+    if not histories:
+        why = f"is missing, and the commit {newest} needs its schemas: columns may be renamed"
+        raise DamagedFile(SCHEMAS_PREFIX, why, "restore the folder from a backup")
+    key = histories[max(histories)]
+    match (yield from read(key)):
+        case Found(body, _):
+            return parse_ids(key, latest, body)
+        case _missing:
+            raise TableChanged(key, "was listed and is gone: a commit replaced it", "read again")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs, run
-from lockkit.runtime.proven import create, read
+from lockkit.runtime.proven import create, listing, read
 from lockkit.table.errors import (
     DamagedFile,
     NotWritable,
@@ -22,6 +22,7 @@ from lockkit.table.errors import (
     TableError,
     UnsupportedTable,
 )
+from lockkit.table.format.column_ids import HISTORY_FILE, SCHEMAS_PREFIX
 from lockkit.table.format.properties import (
     PROPERTIES_KEY,
     from_properties,
@@ -124,8 +125,10 @@ def plan_adoption(buckets: Fix | None = None) -> Procedure[Adoption]:
     blocked = isinstance((yield from read(BLOCK_KEY)), Found) or not _to_block(keys)
     fixes = (*_fixes(keys, now, (yield WallMs()), blocked), *unsaid)
     changes = {key: value for each in fixes for key, value in each.changes.items()}
-    writable = not unsaid and not list(_remaining(keys))
-    return Adoption(keys, fixes, tuple(_remaining({**keys, **changes})), writable)
+    numbered = tuple((yield from _numbered_columns()))
+    writable = not unsaid and not numbered and not list(_remaining(keys))
+    remaining = (*_remaining({**keys, **changes}), *numbered)
+    return Adoption(keys, fixes, remaining, writable)
 
 
 def adopt(
@@ -242,6 +245,14 @@ def _too_early(now: Timeline, wall_ms: int) -> str:
             f"and run this again in {minutes} minutes"
         )
     return ""
+
+
+def _numbered_columns() -> Procedure[list[str]]:
+    """The obstacle of a table whose columns are matched by their ids, if it is one."""
+    if not any(HISTORY_FILE.fullmatch(each.key) for each in (yield from listing(SCHEMAS_PREFIX))):
+        return []
+    why = "columns were changed with hoodie.schema.on.read.enable, and are matched by ids: lockkit "
+    return [why + "reads the table, and cannot write it; write it with Hudi, or copy its rows"]
 
 
 def _remaining(keys: Mapping[str, str]) -> Iterator[str]:
