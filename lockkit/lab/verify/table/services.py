@@ -18,11 +18,10 @@ from lockkit.table.format.plans import ReplacePlan, format_cluster_plan
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.covered import load_rollback_plan
-from lockkit.table.occ.failed import about_to_go, failed_writes, half_done
+from lockkit.table.occ.failed import about_to_go, failed_writes, half_done, roll_back_held
 from lockkit.table.occ.heartbeat_rules import Policy
-from lockkit.table.occ.liveness import end, forget
+from lockkit.table.occ.liveness import end
 from lockkit.table.occ.prepared import Prepared, prepare
-from lockkit.table.occ.rollback import roll_back
 from lockkit.table.occ.transaction import Transaction
 from lockkit.table.read.buckets import free_file_id
 from lockkit.table.read.incremental import Increment, load_increment
@@ -98,11 +97,11 @@ class SimService:
         self, view: TableView, target: str, resume: str | None = None
     ) -> Procedure[None]:
         self.run.ledger.begins(self.node.name)
-        yield from self.host.hold(lambda _host, held: roll_back(
-            target, held.guard, view.known, believe=held.believe, resume=resume,
-            base=self.host.base_of(view.config),
-        ))  # fmt: skip
-        yield from forget(target)
+        yield from self.host.hold(
+            lambda _host, held: roll_back_held(
+                target, held, view.known, resume=resume, base=self.host.base_of(view.config)
+            )
+        )
         self.run.world.reached.add("rollback")
 
     def clean(self, view: TableView) -> Procedure[None]:
