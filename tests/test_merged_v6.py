@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -403,7 +404,7 @@ def test_a_log_file_of_a_dead_writer_of_hudis_is_taken_back(table: Table, marker
 
 
 def test_no_plan_has_the_log_file_of_a_dead_writer_that_began_the_file_group_too(
-    tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     """That log file is deleted with its instant, and a plan that named it was never carried out."""
     only = {"partition_by": None, "index": "BUCKET", "buckets": 1}
@@ -419,7 +420,7 @@ def test_no_plan_has_the_log_file_of_a_dead_writer_that_began_the_file_group_too
 
 @pytest.mark.filterwarnings("ignore::lockkit.lock.oddities.ClockSkew")
 def test_no_plan_has_a_file_group_that_has_the_log_file_of_such_a_writer_alone(
-    tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     """Without that log file nobody would take the file group for one with a compaction before it:
     the next log file would have the name of the old slice, and the plan would lack it."""
@@ -761,3 +762,34 @@ def test_a_client_that_saw_a_stopped_execution_does_not_put_the_next_one_back(ta
         done = other.compact(mode="execute")
     assert done is not None and done.instant == planned.instant and deleted == [()]
     assert not run(load_timeline(V6), table.store, Clock()).pending
+
+
+def test_a_client_that_paused_deletes_no_file_of_an_execution_that_began_meanwhile(
+    table: Table,
+) -> None:
+    """Its first request is answered, then it pauses until that execution is about to commit."""
+    planned = table.compact(mode="schedule")
+    assert planned is not None
+    before, late = live(table), put_back(planned.instant, V6)
+    asked = next(late)
+
+    def goes_on(kind: str, **fields: Any) -> None:
+        if kind == "checked" and fields["instant"] == planned.instant:
+            with suppress(StopIteration):
+                answer = answered
+                while True:
+                    answer = perform(late.send(answer))
+
+    def perform(effect: Any) -> Any:
+        def once() -> Any:
+            return (yield effect)
+
+        return run(once(), table.store, Clock())
+
+    answered = perform(asked)
+    with Table(table.url, emit=goes_on) as other:
+        done = other.compact(mode="execute")
+    assert done is not None
+    assert late.gi_frame is None, "it went on"
+    assert len(list(folder(table).glob(f"*/*_{planned.instant}.parquet"))) == 2
+    assert live(table) == dict(shown(read_by_hudi_rs(table.url))) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure
@@ -28,12 +29,16 @@ def put_back(target: str, names: TimelineNames) -> Procedure[tuple[str, ...]]:
     again, too. What Hudi wrote for it stays: it may carry the plan out just now.
 
     A plan that cannot be read is deleted, unless a log file is named after it: see `is_damaged`.
-    Nothing is done if another execution has begun since the caller ended the last one.
+    Nothing is done if another execution has begun since the caller ended the last one. The files
+    are listed first: one that begins later has other files, even if this client pauses here.
     """
+    found = yield from executions_of(target)
     begun = yield from read_heartbeat(target)
     if begun.version is not None and not begun.ended:
         return ()
-    files = yield from delete_executions(target)
+    if isinstance((yield from read(names.completed(target, "compaction"))), Found):
+        return ()
+    files = yield from _delete_executions(target, found)
     inflight = names.inflight(target, "compaction")
     if (yield from is_damaged(target, names)):
         yield from delete(inflight)
@@ -90,10 +95,15 @@ def execution(attempt: str) -> TaskId:
 
 
 def delete_executions(target: str, attempt: str = "") -> Procedure[tuple[str, ...]]:
-    """Delete what attempts of lockkit's wrote for the plan `target`, or this one, with its markers.
+    """Delete what attempts of lockkit's, or this one, wrote for the plan `target`, with markers.
 
     An attempt that was paused may find that Hudi carries the same plan out, or has done so.
     """
+    return (yield from _delete_executions(target, (yield from executions_of(target, attempt))))
+
+
+def executions_of(target: str, attempt: str = "") -> Procedure[tuple[str, ...]]:
+    """The files that attempts of lockkit's, or this one, wrote for the plan `target`."""
     mine = []
     for each in (yield from files_of(target)):
         name = BASE_FILE.fullmatch(each.path.rpartition("/")[2])
@@ -103,6 +113,10 @@ def delete_executions(target: str, attempt: str = "") -> Procedure[tuple[str, ..
         only = execution(attempt).attempt if attempt else tried
         if task == stage == 0 and tried >= EXECUTIONS and tried == only:
             mine.append(each.path)
-    yield from all_of(delete(path) for path in mine)
-    yield from all_of(delete(marker_key(target, path, "MERGE")) for path in mine)
     return tuple(mine)
+
+
+def _delete_executions(target: str, files: Collection[str]) -> Procedure[tuple[str, ...]]:
+    yield from all_of(delete(path) for path in files)
+    yield from all_of(delete(marker_key(target, path, "MERGE")) for path in files)
+    return tuple(files)
