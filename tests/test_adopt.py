@@ -20,6 +20,7 @@ from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.stores.local import LocalStore
 from lockkit.table import CommitConflict, Table, read_table
+from lockkit.table.arrow_write import ArrowWrite
 from lockkit.table.errors import NotWritable
 from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.property_keys import (
@@ -34,7 +35,6 @@ from lockkit.table.occ.rewriting import METADATA_PROPERTIES, MetadataSwitchedOff
 from lockkit.table.read.bucket_groups import BucketGroups, has_bucket_number
 from lockkit.table.services.adopt import adopt as adopt_table
 from lockkit.table.services.adopt import plan_adoption
-from lockkit.table.writer import ArrowWrite
 
 pytestmark = pytest.mark.usefixtures("no_hudi_beside")
 

@@ -18,9 +18,9 @@ from suite_plugin import rest_in_soak
 from lockkit.errors import TableError
 from lockkit.runtime import SiblingInterrupted
 from lockkit.table import CommitConflict, Table, read_table
+from lockkit.table.arrow_write import ArrowWrite
 from lockkit.table.errors import RefusedOption
 from lockkit.table.occ.rewriting import MetadataSwitchedOff
-from lockkit.table.writer import ArrowWrite
 
 pytestmark = pytest.mark.usefixtures("no_hudi_beside")
 

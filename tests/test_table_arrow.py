@@ -135,7 +135,7 @@ def test_changes_from_an_invalid_instant_are_refused(bound: Any) -> None:
 def test_of_two_upserts_of_one_file_group_one_conflicts_and_retries_if_requested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from lockkit.table.writer import ArrowWrite
+    from lockkit.table.arrow_write import ArrowWrite
 
     url, files, others = f"memory://arrow{next(_NAMES)}", ArrowWrite.files, []
     with made(url, buckets=1) as one, Table(url) as other:
