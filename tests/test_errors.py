@@ -42,7 +42,7 @@ INTERNAL = {
     # caught before they reach a caller, or ends of a simulated process
     "Cancelled", "CommandError", "DatabaseBusy", "DeadlinePassed", "DialectError",
     "DiskFull", "EntryGone", "ForeignAnswer", "GrantOver", "Interrupted", "LaterFormat",
-    "Malformed", "NoAnswerYet", "_CommandFailed",
+    "Malformed", "NoAnswerYet", "Outrun", "_CommandFailed",
     "ProtocolDeparture", "SiblingInterrupted", "StopSignal", "TableMoved", "Unreachable",
     "Unreadable", "Stopped", "UnknownScenario", "Violated", "WireError", "WriterDeposed",
 }  # fmt: skip

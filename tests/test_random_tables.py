@@ -124,7 +124,7 @@ def doomed(most: int, *, sent: bool) -> Iterator[Doomed]:
     """Whatever is opened meanwhile belongs to the process that dies."""
     fate = Doomed(most, sent)
     with ExitStack() as stack:
-        for module in ("lockkit.table.handle", "lockkit.table.writer", "lockkit.lock.handle"):
+        for module in ("lockkit.table.handle", "lockkit.table.arrow_write", "lockkit.lock.handle"):
             stack.enter_context(patch(f"{module}.open_store", fate.opened))
         yield fate
 
