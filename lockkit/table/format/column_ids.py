@@ -83,9 +83,7 @@ def _inside(said: Any) -> Any:
 
 
 def _renamed(kind: pa.DataType, then: Any, now: Any) -> pa.DataType:
-    """`kind`, with the names of `now`; a field that is not in the table any more gets one of its
-    own.
-    """
+    """`kind`, with the names of `now`. A dropped field gets a name that no other field has."""
     import pyarrow as pa
     import pyarrow.types as is_
 

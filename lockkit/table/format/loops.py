@@ -100,18 +100,13 @@ def decode(
                         return int64(ENDS)
                     value = at
                     at += size
-                elif kind == DOUBLE:
-                    if end - at < 8:
+                elif kind in (DOUBLE, FLOAT):
+                    width = 8 if kind == DOUBLE else 4
+                    if end - at < width:
                         return int64(LENGTHS)
-                    for n in range(8):
+                    for n in range(width):
                         value |= int64(data[at + n]) << (8 * n)
-                    at += 8
-                elif kind == FLOAT:
-                    if end - at < 4:
-                        return int64(LENGTHS)
-                    for n in range(4):
-                        value |= int64(data[at + n]) << (8 * n)
-                    at += 4
+                    at += width
                 elif kind == BOOLEAN:
                     if at >= end:
                         return int64(LENGTHS)

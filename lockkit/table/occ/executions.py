@@ -32,7 +32,7 @@ def put_back(target: str, names: TimelineNames) -> Procedure[tuple[str, ...]]:
     Nothing is done if another execution has begun since the caller ended the last one. The files
     are listed first: one that begins later has other files, even if this client pauses here.
     """
-    found = yield from executions_of(target)
+    found = yield from _executions_of(target)
     begun = yield from read_heartbeat(target)
     if begun.version is not None and not begun.ended:
         return ()
@@ -99,10 +99,10 @@ def delete_executions(target: str, attempt: str = "") -> Procedure[tuple[str, ..
 
     An attempt that was paused may find that Hudi carries the same plan out, or has done so.
     """
-    return (yield from _delete_executions(target, (yield from executions_of(target, attempt))))
+    return (yield from _delete_executions(target, (yield from _executions_of(target, attempt))))
 
 
-def executions_of(target: str, attempt: str = "") -> Procedure[tuple[str, ...]]:
+def _executions_of(target: str, attempt: str = "") -> Procedure[tuple[str, ...]]:
     """The files that attempts of lockkit's, or this one, wrote for the plan `target`."""
     mine = []
     for each in (yield from files_of(target)):

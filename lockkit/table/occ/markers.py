@@ -82,10 +82,12 @@ def mark(instant: str, path: str, io: Io) -> Procedure[None]:
 
 
 def mark_all(instant: str, logs: Collection[str]) -> list[Procedure[None]]:
+    """`mark` each of these log files."""
     return [mark(instant, path, "APPEND") for path in logs]
 
 
 def unmark_all(instant: str, logs: Collection[str]) -> list[Procedure[None]]:
+    """Delete the markers of these log files, without a listing."""
     return [discard(marker_key(instant, path, "APPEND")) for path in logs]
 
 
