@@ -13,6 +13,7 @@ from lockkit.clock import Clock
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.runtime import run
 from lockkit.stores import open_store
+from lockkit.table.errors import BrokenFence
 from lockkit.table.format.timeline import V9, instant_of
 from lockkit.table.occ.fence import FENCE_KEY, NO_INSTANT
 from lockkit.table.occ.group.client import GroupClient, timeline_key
@@ -87,6 +88,15 @@ def test_long_names_of_partitions_do_not_make_a_fence_that_nobody_can_read() -> 
     unseen = Offer(instant_of(1_736_000_001_000), fence.last - 1, frozenset({GROUP}), reserved=True)
     after = decide(fence, [unseen], attempt="b", proven=range(1, 61))
     assert after.window[-1].why == "conflict"
+
+
+def test_a_fence_with_a_decision_of_no_known_kind_is_broken() -> None:
+    """It would be taken for a refusal, and the tombstone of an acknowledged commit be written."""
+    body = format_group_fence(decide(GroupFence("new"), [offer(1)], attempt="a"))
+    assert b'"commit"' in body
+    for kind in (b'"<b>x"', b'""', b'"closed"'):
+        with pytest.raises(BrokenFence, match="no known kind"):
+            parse_group_fence(body.replace(b'"commit"', kind))
 
 
 def test_a_late_instant_needs_a_listing_that_its_owner_or_the_decider_made() -> None:

@@ -19,7 +19,8 @@ from test_group_table import HOW, judged, published, rows, values
 
 from lockkit.cli.main import main
 from lockkit.table import Table
-from lockkit.table.errors import BrokenFence
+from lockkit.table.errors import BrokenFence, CommitConflict
+from lockkit.table.occ.fence import FENCE_KEY
 
 MORE: dict[str, Callable[[Table, int], Any]] = {
     "append": lambda table, number: table.append(rows(f"n{number}")),
@@ -90,6 +91,34 @@ def test_nothing_is_published_in_a_copy_that_lacks_its_files_and_the_fence_can_b
         table.upsert(rows("a", v=5))
         published(table)
     assert values(url) == judged(url) == {"a": 5, "b": 0, "c": 0}
+    assert main(["table", "repair-fence", url]) == 0
+    assert "nothing to repair" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("version", [9, 6])
+def test_a_fence_from_before_a_column_was_added_is_repaired(
+    tmp_path: Path, version: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An older version of the object was put back: every write would be refused for good."""
+    url, fence = f"file://{tmp_path}/t", tmp_path / "t" / FENCE_KEY
+    Table.create(url, **HOW, version=version).close()
+    with Table(url) as table:
+        table.append(rows("a"))
+        published(table)
+        older = fence.read_bytes()
+        table.append(rows("b").append_column("note", pa.array(["x"])))
+        table.append(rows("c"))
+        published(table)
+    fence.write_bytes(older)
+    with Table(url) as table, pytest.raises(CommitConflict, match="changed the table's columns"):
+        table.append(rows("d"))
+    assert main(["table", "repair-fence", url]) == 0
+    assert "is older than the newest commit, which changed the" in capsys.readouterr().out
+    assert main(["table", "repair-fence", url, "--yes"]) == 0
+    with Table(url) as table:
+        table.append(rows("d"))
+        published(table)
+    assert values(url) == judged(url) == dict.fromkeys("abcd", 0)
     assert main(["table", "repair-fence", url]) == 0
     assert "nothing to repair" in capsys.readouterr().out
 

@@ -289,7 +289,8 @@ def refuse_other(options: Mapping[str, Any], config: TableConfig) -> None:
             if mine and mine.lower() != said.lower():
                 raise RefusedOption(
                     key, f"is not the table's: the table has {said!r}",
-                    "leave it out to take the table's, or choose another place", value=mine[:SHOWN],
+                    "leave it out to take the table's, or choose another place; for a new table, "
+                    f"pass {field}= in place of it", value=mine[:SHOWN],
                 )  # fmt: skip
     for key in _ORDERING:
         ordered = _ORDERS_LOWER.get(str(options.get(key) or "").lower())

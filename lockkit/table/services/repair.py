@@ -48,9 +48,9 @@ from lockkit.table.occ.fence import (
     parse_fence,
     parse_whatever_epoch,
 )
-from lockkit.table.occ.group.copied import missing, unpublished, without
+from lockkit.table.occ.group.copied import fitted
 from lockkit.table.occ.group.decision import GroupFence
-from lockkit.table.occ.group.fence import format_group_fence, read_group_fence
+from lockkit.table.occ.group.fence import format_group_fence
 from lockkit.table.occ.group.mode import columns
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.liveness import expired, read_heartbeat
@@ -139,12 +139,14 @@ def plan_repair(
 
     With group commit nothing but the fence shows which offers were decided and not yet published.
     So a broken one is refused (`BrokenFence`), and only an earlier version of it may be put back.
-    Commits that it names and whose files are missing are dropped from it.
+    Commits that it names and whose files are missing are dropped from it. An older version of it,
+    as in a copy, gets the columns of the newest commit.
     """
     config, _ = yield from load_config()
     names = config.names
     if config.commit == GROUP:
-        return (yield from _plan_in_group(names))
+        found = yield from fitted(names, columns)
+        return FenceRepair(names, *found, None) if found else None
     if config.mode != FENCED:
         raise UnsupportedTable("the table", f"is in mode {config.mode}: it has no fence to repair")
     answer = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
@@ -181,20 +183,6 @@ def plan_repair(
         _rebuilt(last, completion, max((each.epoch for each in before), default=0)),
         "the timeline and what is left of it", last.instant if last else None,
     )  # fmt: skip
-
-
-def _plan_in_group(names: TimelineNames) -> Procedure[FenceRepair | None]:
-    """Without the commits whose files are missing, as in a copy that was made meanwhile."""
-    fence, version = yield from read_group_fence()
-    lost = yield from missing(names, fence, (yield from unpublished(names, fence)))
-    if not lost:
-        return None
-    now = yield from load_timeline(names)
-    after = without(fence, [each for each, _ in lost], (yield from columns(names, now)))
-    listed = ", ".join(each.instant for each, _ in lost)
-    broken = f"names commits whose files are missing ({len(lost)}): {listed}"
-    source = "its other decisions; those commits are dropped"
-    return FenceRepair(names, broken, version, after, source, None)
 
 
 def _refuse_other(said: str | None, last: str | None) -> None:

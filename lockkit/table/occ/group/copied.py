@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
+from lockkit.protocol.outcome import Version
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing
 from lockkit.table.errors import BrokenFence, TableError
 from lockkit.table.format.layout import parse_commit
-from lockkit.table.format.timeline import TimelineNames, load_timeline, parse_timeline
-from lockkit.table.occ.fence import COMMIT, FENCE_KEY, ROLLBACK
+from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline, parse_timeline
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, ROLLBACK
 from lockkit.table.occ.group.client import GroupClient
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
 from lockkit.table.occ.group.fence import read_group_fence
@@ -76,13 +77,40 @@ def unpublished(names: TimelineNames, fence: GroupFence) -> Procedure[list[Group
             and each.instant > fence.archived and each.instant not in now.completed]  # fmt: skip
 
 
-def without(fence: GroupFence, lost: Iterable[GroupDecision], schema: str) -> GroupFence:
-    """The fence that decided against these commits; `schema` is that of the newest other one."""
+def fitted(
+    names: TimelineNames, columns_of: Callable[[TimelineNames, Timeline], Procedure[str]]
+) -> Procedure[tuple[str, Version, GroupFence, str] | None]:
+    """What is wrong with a copy's fence, its version, one that fits the copy's files, and what that
+    is made from. None if it fits: it may be newer or older than they are."""
+    fence, version = yield from read_group_fence()
+    hidden = yield from unpublished(names, fence)
+    lost = [each for each, _ in (yield from missing(names, fence, hidden))]
+    now = yield from load_timeline(names)
+    if not lost and (hidden or not is_older(fence, now)):
+        return None
+    after = replace(fence, round=fence.round + 1, schema=(yield from columns_of(names, now)))
+    if lost:
+        listed = ", ".join(each.instant for each in lost)
+        return (f"names commits whose files are missing ({len(lost)}): {listed}", version,
+                without(after, lost), "its other decisions; those commits are dropped")  # fmt: skip
+    if after.schema == fence.schema:
+        return None
+    return ("is older than the newest commit, which changed the table's columns", version, after,
+            "its decisions, and that commit's columns")  # fmt: skip
+
+
+def without(fence: GroupFence, lost: Iterable[GroupDecision]) -> GroupFence:
+    """The fence that decided against these commits."""
     over = {each.seq for each in lost}
     window = tuple(
         replace(each, kind=ROLLBACK, completion=None, sha256="", writes=frozenset(), schema="",
                 body="") if each.seq in over else each
         for each in fence.window
     )  # fmt: skip
-    published = min([fence.published, *(seq - 1 for seq in over)])
-    return replace(fence, window=window, round=fence.round + 1, schema=schema, published=published)
+    return replace(fence, window=window, published=min([fence.published, *(n - 1 for n in over)]))
+
+
+def is_older(fence: GroupFence, now: Timeline) -> bool:
+    """Whether a commit is visible that this fence had not decided yet: a copy has both."""
+    decided = (each.instant for each in fence.window if each.kind == COMMIT)
+    return max(now.commits, default=NO_INSTANT) > max([fence.newest, *decided])

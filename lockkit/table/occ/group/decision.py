@@ -30,6 +30,7 @@ WINDOW_NAMES_MAX = 600_000
 BODIES_MAX = 32_000
 """Number of characters that packed inflight files may take in a window; the newest stay."""
 REFUSED = "refused"
+KINDS = (COMMIT, ROLLBACK, REFUSED)
 
 
 @dataclass(frozen=True, slots=True)

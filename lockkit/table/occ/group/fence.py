@@ -29,6 +29,7 @@ from lockkit.table.occ.fence import (
 )
 from lockkit.table.occ.group.decision import (
     GROUP_WINDOW_MAX,
+    KINDS,
     REFUSED,
     GroupDecision,
     GroupFence,
@@ -104,7 +105,7 @@ def parse_group_fence(body: bytes) -> GroupFence:
     decided = [_parse_decision(each) for each in window] if isinstance(window, list) else []
     fence = _made(GroupFence, found)
     if fence is None or not isinstance(window, list) or None in decided:
-        raise _broken("a field is missing, has the wrong type, or names no instant")
+        raise _broken("a field is missing or wrong, or names no instant or no known kind")
     fence = replace(fence, window=tuple(each for each in decided if each))
     for number, each in enumerate(fence.window, fence.first):
         if each.seq != number:
@@ -137,7 +138,8 @@ def _parse_decision(found: Any) -> GroupDecision | None:
     if isinstance(found, GroupDecision):
         return found
     made = _made(GroupDecision, found)
-    return made if made and is_instant(made.instant) else None
+    known = made is not None and made.kind in KINDS and is_instant(made.instant)
+    return made if known else None
 
 
 def _broken(why: str) -> BrokenFence:

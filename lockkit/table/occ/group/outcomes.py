@@ -184,7 +184,8 @@ def publish_one(
             raise TableError(
                 completed_key(each),
                 "differs from its inflight file, which the fence names",
-                "restore one of them: until then nothing more is published",
+                "restore one of them: until then nothing more is published. If this is a copy of "
+                "the table, run: lockkit table mode URL fenced; then: lockkit table mode URL group",
             )
     client.saw(view.fence.table, [each.seq])
     client.bodies.pop(each.instant, None)

@@ -47,7 +47,8 @@ def refusal_of(
                               cure="start again from the current table")  # fmt: skip
     if why == "closed":
         return TableError(instant, "was not committed: the table is restored, or its mode switched",
-                          "begin again")
+                          "begin again; if neither is under way (this may be a copy of the table), "
+                          "run: lockkit table mode URL group")
     return Unanswered(
         instant, "was not decided in time and is withdrawn; nothing was committed", "try again",
         doubt=False,
