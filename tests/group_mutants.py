@@ -20,6 +20,7 @@ from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY
 from lockkit.table.occ.group import commit as group_commit
+from lockkit.table.occ.group import process as group_process
 from lockkit.table.occ.group import publish as group_publish
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
 from lockkit.table.occ.group.fence import format_group_fence, read_group_fence
@@ -27,6 +28,7 @@ from lockkit.table.occ.group.offer import offered_as
 from lockkit.table.occ.transaction import Transaction
 
 SCENARIO = TOGETHER
+RIGHT_CARRY = group_process.carry_on
 RIGHT_OVER = group_commit.decided_over
 RIGHT_WRITE_OF, RIGHT_KEYS_OF = group_publish._write_of, group_publish._keys_of
 _D = "lockkit.table.occ.group.decision"
@@ -92,6 +94,14 @@ def over_any_fence(client: Any, write: Any, _view: Any = None) -> Procedure[str]
     return (yield from RIGHT_OVER(client, write))
 
 
+def counts_as_seen(replaced: Any, write: Any) -> None:
+    """What the threads of its process have decided meanwhile counts as seen."""
+    before = write.only
+    RIGHT_CARRY(replaced, write)
+    if write.only != before:
+        write.base = 10**6
+
+
 def as_last_listed(client: Any, after: str) -> Any:
     """The last listing counts as all that the known fence decided."""
     return client.timeline and replace(client.timeline, fence=(client.known, client.version))
@@ -151,6 +161,8 @@ _SAYS: dict[str, tuple[str, dict[str, Any]]] = {
                  in_each(decided_over=over_any_fence)),
     "unlisted tail": ("a rewrite without a listing sees what its client listed last alone",
                       {f"{_U}:as_decided": as_last_listed}),
+    "carried blindly": ("a rewrite counts as seen what other threads of its process decide",
+                        {"lockkit.table.occ.group.process:carry_on": counts_as_seen}),
     "nothing at once": ("a rewrite without a listing that would change nothing reads no fence",
                         {f"{_W}:changes_nothing": answering(None)}),
     "begun as known": ("a rewrite among others begins on the fence that its client knew before",

@@ -36,7 +36,7 @@ from lockkit.table.occ.group import view as group_view
 from lockkit.table.occ.group.client import GroupClient, GroupWrite
 from lockkit.table.occ.group.decision import REFUSED, GroupDecision, GroupFence
 from lockkit.table.occ.group.fence import read_group_fence
-from lockkit.table.occ.group.process import GroupProcess
+from lockkit.table.occ.group.process import GroupProcess, WaitingCommit
 from lockkit.table.occ.group.view import GroupView
 
 THREADS = 4
@@ -115,6 +115,108 @@ def test_what_waits_for_one_decision_is_decided_by_the_next_one_without_an_offer
     assert not [each for each in asked if each.endswith((".append", ".offer"))]
     added = map(str, range(THREADS)) if write == "append" else ()
     assert values(url) == judged(url) == expected(*added)
+
+
+def test_an_upsert_is_decided_over_the_fence_that_another_thread_has_made(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_process, "BUSY_MS", 600_000)
+    asked: list[str] = []
+    with warm(url) as (one, two, *_):
+        two.upsert(rows("first1", v=1))
+        published(two)
+
+        def before(request: str) -> None:
+            asked.append(request)
+            if request.startswith("put ") and request.endswith(".parquet"):
+                one.upsert(rows("first0", v=1))
+                published(one)
+
+        spy(two, before)
+        two.upsert(rows("first1", v=2))
+    assert asked.count(FENCED) == 1
+    assert sum(each.endswith(".parquet") for each in asked) == 1, "it has begun again"
+    of_others = (".rewrite", ".offer")
+    assert not [e for e in asked if e.endswith(of_others) or e.startswith("list ")]
+    assert values(url) == judged(url) == expected() | {"first0": 1, "first1": 2}
+
+
+@pytest.mark.parametrize(("only", "began", "to"), [
+    ("v1", 0, "v3"), ("v2", 1, "v3"),
+    ("v1", 1, "v1"),  # the request may have been applied before it began
+    ("v0", 0, "v0"),  # another process has replaced that fence
+])  # fmt: skip
+def test_an_upsert_is_not_carried_over_what_another_process_may_have_decided(
+    only: str, began: int, to: str
+) -> None:
+    process, fence = GroupProcess(), GroupFence("a")
+    process.made(fence, "v2", 0, "v1", 1)
+    process.made(fence, "v3", 0, "v2", 2)
+    write = GroupWrite("20250106101200001", "a", 0, frozenset(), listed=False)
+    write.only, write.began = only, began
+    process.carry(GroupClient(), write)
+    assert (write.only, write.listed) == (to, to != only)
+
+
+def decided_up_to(last: int, first: int = 1) -> GroupFence:
+    window = (GroupDecision(n, n, COMMIT, f"2025010610120{n:04}") for n in range(first, last + 1))
+    return GroupFence(f"{last}", "t", round=last, first=first, window=tuple(window))
+
+
+@pytest.mark.parametrize("first", [3, 4])
+def test_a_view_becomes_that_of_another_threads_fence_if_no_decision_between_is_unknown(
+    first: int
+) -> None:
+    process, view = GroupProcess(), GroupView(decided_up_to(2), "v2", {}, frozenset())
+    process.made(decided_up_to(5, first), "v5", 0)
+    assert process.newest(view).version == ("v5" if first == 3 else "v2")
+
+
+@pytest.mark.parametrize("first", [3, 4])
+def test_a_thread_decides_for_another_one_only_what_its_fence_can_judge(first: int) -> None:
+    process, view = GroupProcess(), GroupView(decided_up_to(5, first), "v5", {}, frozenset())
+    write = GroupWrite("20250106101210000", "a", 2, frozenset(), table="t", only="v2")
+    mine = GroupWrite("20250106101210001", "b", 5, frozenset(), table="t")
+    for each in (write, mine):
+        process.waiting.append(WaitingCommit(each, 5, threading.Lock(), 1))
+    process.made(view.fence, view.version, 0, "v2", 1)
+    found = [each.instant for each in process.offers(view, process.waiting[1])]
+    judged_too = first == 3
+    assert found == [write.instant] * judged_too + [mine.instant]
+    assert (write.sent, write.doubtful) == (judged_too, judged_too), "its owner may not deny it"
+    assert not mine.sent
+
+
+def test_of_two_upserts_of_one_file_group_that_wait_the_first_is_decided() -> None:
+    """The other one begins again; it is not refused."""
+    process, view = GroupProcess(), GroupView(decided_up_to(5), "v5", {}, frozenset())
+    for n in range(2):
+        write = GroupWrite(f"2025010610121000{n}", "a", 5, frozenset(), table="t", only="v5")
+        write.writes = frozenset({("", "f1")})
+        process.waiting.append(WaitingCommit(write, 5, threading.Lock(), n))
+    first, second = process.waiting
+    assert [each.instant for each in process.offers(view, first)] == [first.write.instant]
+    assert not second.write.sent
+
+
+def test_two_upserts_of_one_row_in_threads_begin_again_and_do_not_conflict(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_process, "BUSY_MS", 600_000)
+    with warm(url) as (one, two, *_):
+        two.upsert(rows("first1", v=1))
+        published(two)
+
+        def before(request: str) -> None:
+            if request.startswith("put ") and request.endswith(".parquet") and not met:
+                met.append(one.upsert(rows("first1", v=2)))
+                published(one)
+
+        met: list[Any] = []
+        spy(two, before)
+        two.upsert(rows("first1", v=3))
+        assert met
+    assert values(url) == judged(url) == expected() | {"first1": 3}
 
 
 def upserts_of_one_row(url: str, shared: bool) -> list[Future[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,6 +70,7 @@ class SimHost:
         names, boot_ms = self.table.config.names, self.session.node.clock.boot_ms
         self.together = new_client(names, boot_ms, self.own, reserves=True)
         self.together.window_max = self.table.window_max
+        self.together.thread = lambda: id(self)
 
     def base_of(self, config: TableConfig) -> str:
         return self.base if config.mode == HUDI else NO_BASE
@@ -191,8 +193,13 @@ class SimHost:
         self._may_forget()
         unlisted = self.appending is not None and bool(self.appending.only)
         self.table.world.reached |= {"unlisted"} if unlisted else set()
-        done = yield from publish_together(self.together, prepared, strategy, self.appending)
+        self.together.held = threading.Lock()
+        with self.together.held:
+            done = yield from publish_together(self.together, prepared, strategy, self.appending)
         self.table.world.reached |= {"unlisted commit"} if unlisted else set()
+        write = self.together.writing
+        if write is not None and self.appending is not None and write.only != self.appending.only:
+            self.table.world.reached.add("carried")
         if self.appending is not None and self.appending.beside is not None:
             self.table.world.reached.add("listed beside its files")
         while self.together.behind:

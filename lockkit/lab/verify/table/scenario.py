@@ -54,6 +54,7 @@ from lockkit.table.occ.committing import commit_alone
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence
 from lockkit.table.occ.group.decision import GROUP_WINDOW_MAX
+from lockkit.table.occ.group.process import GroupProcess
 from lockkit.table.occ.group.publish import new_client, publish_together, see_published
 from lockkit.table.occ.liveness import HEARTBEATS, heartbeat_of
 from lockkit.table.occ.prepared import begin_files, is_begun, prepare
@@ -82,6 +83,7 @@ STALLS_DECIDED = 0.2
 STEADY = 0.6
 MEETS = 0.3
 APART, APART_MS = 0.5, 400
+THREADS, OTHER_PROCESS = 0.2, "W3"
 SLOW = 0.3
 """How often Hudi's clocks differ by more than Hudi allows, in the scenario `hudi-table`."""
 HOLDS = 0.6
@@ -90,6 +92,8 @@ INTERRUPTS, PLANS_STALL = 0.3, 0.5
 CLUSTERS_BESIDE, BESIDE, SLEEPS_MS = 4, "C", 15_000.0
 _PLAN = re.compile(r"\.(replacecommit|clustering|rollback)\.requested$")
 PROMPT_INSTANTS_MAX, OVERTAKEN_INSTANTS_MAX = 8, 5
+THREADS_INSTANTS_MAX = 16
+"""Three writers commit without a pause. As processes, too, they pass a clustering nine times."""
 Client = Callable[["TableRun", SimHost], Any]
 
 
@@ -135,6 +139,8 @@ class TableRun(SeedRun):
     only the version of the fence shows that its next snapshot lacks it."""
     window_max: int = GROUP_WINDOW_MAX
     """How many decisions the fence of group commit remembers."""
+    threads: GroupProcess | None = None
+    """With group commit: its writers are threads of one process, except for `OTHER_PROCESS`."""
     foreign: int = 0
     """Writers by Hudi's rules. Then clocks differ by no more than Hudi requires."""
     slow: bool = False
@@ -188,8 +194,14 @@ class TableRun(SeedRun):
 
     def of(self, client: Client, node: Node) -> Procedure[None]:
         """What this kind of client does."""
-        life: Procedure[None] = client(self, SimHost(self, self.leases.join(node))).live()
+        host = SimHost(self, self.leases.join(node))
+        if client is SimWriter and self.is_thread(node):
+            host.together.process = self.threads
+        life: Procedure[None] = client(self, host).live()
         return life
+
+    def is_thread(self, node: Node) -> bool:
+        return self.threads is not None and node.name != OTHER_PROCESS
 
     def cluster_beside(self, writer: Node) -> None:
         """A process plans a clustering while the writer's decision is on its way; others pause."""
@@ -343,13 +355,18 @@ def _set_up(
     if only == GROUP:
         run.window_max = random.Random(f"table window {seed}").choice((1, 2, 4, 30))
         hints = random.Random(f"table hints {seed}")
-        often = random.Random(f"table steady {seed}").random() < STEADY
-        run.steady = often and not run.hurried and not version
+        special, often = run.hurried or version, random.Random(f"table steady {seed}").random()
+        if random.Random(f"table of threads {seed}").random() < THREADS and not special:
+            run.threads, run.ledger.instants_max = GroupProcess(), THREADS_INSTANTS_MAX
+            run.window_max = run.window_max if run.window_max < 4 else GROUP_WINDOW_MAX
+        run.steady = not special and (often < STEADY or run.threads is not None)
         run.hints = hints if hints.random() < 0.5 or run.steady else None
         run.warm |= run.steady
-        run.meets = run.steady and random.Random(f"table meets {seed}").random() < MEETS
+        met = random.Random(f"table meets {seed}").random() < MEETS
+        run.meets = run.steady and run.threads is None and met
         apart = random.Random(f"table one ahead {seed}").random() < APART
-        run.apart = apart and run.steady and not (run.meets or profile.write_interval_ms)
+        run.apart = apart and run.steady and run.threads is None
+        run.apart &= not (run.meets or profile.write_interval_ms)
         if run.apart:
             run.window_max = GROUP_WINDOW_MAX
             world.schedule = Prompt(world.dice, world.passing)
@@ -388,7 +405,8 @@ def _populate(run: TableRun, dice: random.Random, play: str) -> None:
     if run.foreign:
         ahead_ms, off_ms = 0, SKEW_MS // 2
     writers = 2 + int(dice.random() * 3)
-    clients: list[tuple[str, Client]] = [("W", SimWriter)] * (2 if run.steady else writers)
+    writers = 3 if run.threads else 2 if run.steady else writers
+    clients: list[tuple[str, Client]] = [("W", SimWriter)] * writers
     clients += [("S", SimService)] * int(dice.random() * 3)
     clients += [("F", HudiWriter)] * run.foreign
     clients += [("L", SlowHudiWriter)] * run.slow

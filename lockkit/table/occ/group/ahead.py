@@ -19,6 +19,7 @@ from lockkit.runtime import Note, Parallel, Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import all_of, delete, put_once, read
 from lockkit.table.errors import TableError
 from lockkit.table.format.timeline import (
+    V6,
     Timeline,
     instant_ms,
     instant_of,
@@ -35,9 +36,9 @@ from lockkit.table.occ.group.client import (
 )
 from lockkit.table.occ.group.commit import FAST_RUN_MAX
 from lockkit.table.occ.group.decision import GroupFence
-from lockkit.table.occ.group.fence import parse_group_fence, unpacked
+from lockkit.table.occ.group.fence import parse_group_fence
 from lockkit.table.occ.group.refused import passed
-from lockkit.table.occ.group.tail import give_way, with_tail
+from lockkit.table.occ.group.tail import as_decided, give_way
 from lockkit.table.occ.group.view import has_gap
 from lockkit.table.occ.transaction import (
     TakenInstant,
@@ -67,6 +68,8 @@ class GroupAppend:
     """None: the attempt made no listing."""
     only: Version = ""
     """The version of the fence on which a rewrite without a listing is based; "": it listed."""
+    began: int = 0
+    """How many requests for the fence its process had sent by then."""
     beside: Timeline | None = None
     """The listing of a rewrite while it sent its files."""
     coming: frozenset[str] = frozenset()
@@ -106,6 +109,7 @@ class GroupAppend:
         fresh: TakenInstant
         fresh, *_ = yield from all_of([way, *useless])
         client.place_ms = instant_ms(fresh.instant)
+        client.takes(fresh.instant)
         return fresh
 
     def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
@@ -185,11 +189,14 @@ class GroupRewrite(GroupAppend):
         return now
 
     def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
-        client, after = self.client, _listed_after(taken)
-        if taken.early_ms and _alone(client, taken.instant) and client.listed_after <= after:
+        client, after, quick = self.client, _listed_after(taken), taken.early_ms > 0
+        if client.process is not None and not client.contended:
+            quick |= yield from client.process.catches_up(client)
+        if quick and _alone(client, taken.instant) and client.listed_after <= after:
             seen = as_decided(client, after)
-            if seen is not None:
-                self.only, self.begun = client.version, client.known
+            if seen is not None and seen.fence is not None:
+                self.begun, self.only = seen.fence
+                self.began = client.process.sent if client.process else 0
                 if client.wins >= FAST_RUN_MAX:  # only to see what others have offered
                     return Transaction(taken, seen, lambda: self.list_beside(taken)), seen
                 yield Note("began", {"instant": taken.instant})
@@ -268,22 +275,6 @@ def is_begun(client: GroupClient, begun: GroupFence | None, taken: TakenInstant)
     )  # fmt: skip
 
 
-def as_decided(client: GroupClient, after: str) -> Timeline | None:
-    """Every commit that the known fence decided: those of the last listing and of the window.
-
-    None if the two leave a gap: the caller lists the timeline.
-    """
-    known, before = client.known, client.timeline
-    if known is None or before is None:
-        return None
-    repeated = {each.instant: body for each in known.window if (body := unpacked(each))}
-    before = replace(before, bodies={**before.bodies, **repeated})
-    now = with_tail(known, before, after)
-    if now is None:
-        return None
-    return replace(now, fence=(known, client.version), tail=now.tail | before.tail)
-
-
 def _listed_after(taken: TakenInstant) -> str:
     return CheckedHorizon(taken.known.horizon).listed_after
 
@@ -349,9 +340,13 @@ def read_beside(client: GroupClient, listed: ListedBeside) -> Procedure[None]:
 
 
 def is_busy(client: GroupClient) -> bool:
-    """Whether this client commits one append after the other, and no other client commits."""
+    """Whether this client commits one append after the other, and no other client commits.
+
+    Increments of version 6 end before a reserved instant, also before what another thread commits.
+    """
     lately = client.boot_ms() - client.acked_ms <= AHEAD_MS
-    return client.reserves and lately and not client.contended
+    alone = client.names is not V6 or not (client.process and client.process.meets(client))
+    return client.reserves and lately and not client.contended and alone
 
 
 def reserve_ahead(client: GroupClient, before: TakenInstant) -> Procedure[None]:
@@ -367,6 +362,7 @@ def reserve_ahead(client: GroupClient, before: TakenInstant) -> Procedure[None]:
         body = first_file(before.action, b"", attempt, known.config.version)
         mine = TakenInstant(instant, attempt, before.action, known, body, "")
         client.own.add(instant)
+        client.takes(instant)
         answer = yield from put_once(mine.requested, body, IfAbsent())
         if isinstance(answer, Applied):
             client.ahead.append((replace(mine, version=answer.version), sent_ms))

@@ -129,6 +129,7 @@ class GroupClient:
     process: Any = None
     """The threads of its process that commit to this table, each with its own client
     (`GroupProcess`)."""
+    thread: Callable[[], int] = threading.get_ident
     held: threading.Lock = field(default_factory=threading.Lock)
     """Held by its thread during a commit; each commit has another one."""
     boot_ms: Callable[[], int] = int
@@ -172,6 +173,15 @@ class GroupClient:
     def loses(self) -> bool:
         """Whether its appends mostly lose the fence to a client that is nearer."""
         return self.lost > LOST
+
+    @property
+    def ours(self) -> set[str]:
+        """Instants that this process works on, or lately did."""
+        return self.own | set(list(self.process.taken) if self.process else ())
+
+    def takes(self, instant: str) -> None:
+        if self.process is not None:
+            self.process.takes(instant, self)
 
     @property
     def is_slow(self) -> bool:
@@ -236,6 +246,8 @@ class GroupWrite:
     """Whether its owner has listed the timeline since it reserved the instant."""
     only: Version = ""
     """For a rewrite without a listing: the version of the fence that its snapshot shows."""
+    began: int = 0
+    """How many requests for the fence its process had sent by then."""
     sent: bool = False
     """Whether a request was sent that may have the instant decided, and that was not certainly
     refused."""

@@ -165,13 +165,16 @@ def decided_over(
     So if that fence was replaced, the rewrite has `PASSED`, and begins again with a listing. `view`
     has a listing that was made beside its files: what others have offered is decided with it.
     """
+    if client.process:
+        client.process.carry(client, write)
     known = client.known
     if known and client.version == write.only:
         write.see(known)
         if may_judge(known, write.offer()):
             view = view or view_of_known(client, known)
             others = yield from open_offers(view)
-            client.wins += yield from decide_alone(client, view, others, write)
+            decides = client.process.decide if client.process else decide_alone
+            client.wins += yield from decides(client, view, others, write)
             client.contended = CONTENDED_FOR if others else client.contended
             if kind := decision_in(client.known, write.instant):
                 return kind
@@ -180,7 +183,7 @@ def decided_over(
     if kind := (yield from outcome(view, write.instant)):
         return kind
     newest = view.fence.newest
-    if view.version == write.only:  # a replacement without an answer may still be carried out
+    if write.sent and view.version == write.only:  # without an answer it may still be carried out
         return (yield from withdraw(client, write.instant, why="late", by=newest))
     write.sent = False  # it is not offered, so nothing decides it any more
     return PASSED
@@ -264,7 +267,7 @@ def gather(client: GroupClient, view: GroupView, write: GroupWrite) -> Procedure
         missed = max(view.completed(), default="") > view.fence.newest
         view = yield from look(client, at_known=not missed)
         begun = {each for each in view.pending() if each > write.instant}
-        write.later = (write.later | begun) - client.own - offered_in(view) - view.decided.keys()
+        write.later = (write.later | begun) - client.ours - offered_in(view) - view.decided.keys()
         if not write.later:
             break
     client.in_vain = IN_VAIN if write.later else 0

@@ -111,13 +111,13 @@ def publish_together(
     if append is not None and append.columns_at:
         write.sees_columns(client.known, append.columns_at)
     if append is not None and append.beside is not None:
-        others = _under_way(instant, append.beside)
+        others = _under_way(instant, append.beside) - client.ours
         see_others(client, write, others, append.beside.foreign)
     write.follows &= write.listed
-    open_ = (each for each in write.earlier - client.own if not decision_in(client.known, each))
+    open_ = (each for each in write.earlier if not decision_in(client.known, each))
     if write.listed and any(open_):  # what is decided may be its own, and is only not published
         client.contended = CONTENDED_FOR
-    write.only = append.only if append is not None else ""
+    write.only, write.began = (append.only, append.began) if append is not None else ("", 0)
     try:
         view = None
         if append is not None and (listed := append.decides_by(write.follows)) is not None:
@@ -300,7 +300,7 @@ def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
     appends = began.action == COMMIT and not prepared.replaced and all(
         each.previous == NO_COMMIT and each.group[1].startswith("f") for each in prepared.stats
     )
-    under_way = _under_way(prepared.instant, began.timeline)
+    under_way = _under_way(prepared.instant, began.timeline) - client.ours
     earlier = frozenset(each for each in under_way if each < prepared.instant)
     # Where nothing of the window is covered, what left it may not be either.
     write = GroupWrite(

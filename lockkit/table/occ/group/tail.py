@@ -187,6 +187,22 @@ def with_tail(fence: GroupFence, now: Timeline, after: str) -> Timeline | None:
     )  # fmt: skip
 
 
+def as_decided(client: GroupClient, after: str) -> Timeline | None:
+    """Every commit that the known fence decided: those of the last listing and of the window.
+
+    None if the two leave a gap: the caller lists the timeline.
+    """
+    version, known, before = client.version, client.known, client.timeline
+    if known is None or before is None:  # (a service in another thread may know a newer fence now)
+        return None
+    repeated = {each.instant: body for each in known.window if (body := unpacked(each))}
+    before = replace(before, bodies={**before.bodies, **repeated})
+    now = with_tail(known, before, after)
+    if now is None:
+        return None
+    return replace(now, fence=(known, version), tail=now.tail | before.tail)
+
+
 def is_shown(instant: str, now: Timeline, after: str) -> bool:
     return instant in now.completed or instant <= after
 
