@@ -10,6 +10,7 @@ import _thread
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from test_merged_v6 import (
 from lockkit.runtime import SiblingInterrupted
 from lockkit.stores import Store
 from lockkit.table import Table
+from lockkit.table.errors import TableBlocked
 
 pytestmark = [
     pytest.mark.usefixtures("no_hudi_beside", "archived_at_once"), pytest.mark.timeout(600),
@@ -68,6 +70,11 @@ def archives(table: Table) -> None:
 
 def saves(table: Table) -> None:
     table.savepoint()
+
+
+def restores(table: Table) -> None:
+    (saved,) = table._upkeep.service.inspect().now.savepoints
+    table.restore(saved)
 
 
 def old_slices(table: Table) -> None:
@@ -154,10 +161,12 @@ def settled(table: Table, expected: dict[str, int]) -> None:
 @every
 @sent_or_not
 @pytest.mark.parametrize("deed", [archives, saves])
+@pytest.mark.parametrize(("version", "mode"), [(9, "fenced"), (6, "hudi")])
 def test_ctrl_c_in_the_archiver_or_a_savepoint_of_a_merged_table_blocks_nobody(
-    tmp_path: Path, deed: Any, sent: bool, step: int
+    tmp_path: Path, deed: Any, sent: bool, step: int, version: int, mode: str
 ) -> None:
-    options = {"partition_by": "region", "buckets": 1, "index": "BUCKET", "options": OPTIONS}
+    options = {"partition_by": "region", "buckets": 1, "index": "BUCKET", "options": OPTIONS,
+               "version": version, "mode": mode}  # fmt: skip
     with made(f"file://{tmp_path / 't'}", **options) as table:
         old_slices(table)
         table.clean()
@@ -173,3 +182,26 @@ def test_ctrl_c_in_the_archiver_or_a_savepoint_of_a_merged_table_blocks_nobody(
             every = [each.instant for each in one.history()]
             assert history <= {*every} and len(every) == len({*every})
             assert live(one) == before | {"k05": 7} == dict(shown(read_by_hudi_rs(one.url)))
+
+
+@every
+@sent_or_not
+def test_ctrl_c_in_a_restore_of_version_6_leaves_it_to_the_same_call(
+    tmp_path: Path, sent: bool, step: int
+) -> None:
+    how = {"partition_by": "region", "buckets": 1, "index": "BUCKET", "options": OPTIONS}
+    with made(f"file://{tmp_path / 't'}", version=6, mode="hudi", **how) as table:
+        old_slices(table)
+        write(table, 4, "k03", "k05")
+        saved, model = table.savepoint().instant, live(table)
+        write(table, 5, "k03")
+        table.compact()
+        write(table, 6, "k03", "k91")
+        for one, before, _ in interrupted(table, tmp_path, restores, step, sent):
+            with suppress(TableBlocked):
+                assert live(one) in (before, model)
+            one.restore(saved)
+            assert live(one) == model == dict(shown(read_by_hudi_rs(one.url)))
+            assert one.delete_savepoint(saved)
+            with Table(one.url, options=BY_HAND) as other:
+                settled(other, model)

@@ -654,9 +654,7 @@ def test_what_such_a_table_does_not_take_is_refused_by_name(table: Table) -> Non
     for call, what in (
         (lambda: table.overwrite(row), "insert_overwrite is refused"),
         (lambda: table.upsert(partial, partial=True), "a partial update is refused"),
-        (lambda: table.archive(), "archiving by lockkit is refused"),
         (lambda: run(switch_mode("fenced", EpochGuard(1)), table.store, Clock()), "mode fenced"),
-        (lambda: table.restore(table.savepoint().instant), "a restore is refused"),
     ):
         before = live(table)
         with pytest.raises(TableError, match=what):

@@ -37,7 +37,7 @@ from lockkit.table.services import restore as restoring
 OPTIONS = {"hoodie.clean.commits.retained": "1", "hoodie.clean.automatic": "false"}
 COW, MOR = "COPY_ON_WRITE", "MERGE_ON_READ"
 KINDS = [(9, "fenced", COW), (6, "fenced", COW), (9, "hudi", COW), (6, "hudi", COW),
-         (9, "fenced", MOR), (9, "hudi", MOR)]  # fmt: skip
+         (9, "fenced", MOR), (9, "hudi", MOR), (6, "hudi", MOR)]  # fmt: skip
 Model = dict[str, int]
 
 
@@ -137,15 +137,18 @@ def test_a_clean_deletes_a_savepoints_files_once_the_savepoint_is_deleted(
         assert contents(table.read()) == before == by_hudi_rs(tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "sent"), [(COW, False), (MOR, True)])
+@pytest.mark.parametrize(
+    ("version", "mode", "kind", "sent"),
+    [(9, "fenced", COW, False), (9, "fenced", MOR, True), (6, "hudi", MOR, True)],
+)
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_restore_that_died_at_any_request_is_finished_by_the_same_call(
-    tmp_path: Path, every: int, sent: bool, kind: str
+    tmp_path: Path, every: int, version: int, mode: str, kind: str, sent: bool
 ) -> None:
     """Each third request in `make test`, from the first or the second one on, by the kind; all of
     them in `make soak`.
     """
-    with made(tmp_path / "made", kind=kind) as table:
+    with made(tmp_path / "made", version, mode, kind) as table:
         saved, model = saved_then_changed(table)
         whole = contents(table.read())
     for most in range(1 + (sent and every > 1), 200, every):

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hudi_world import Hudi
-from test_archive import OPTIONS, in_order, rows
+from test_archive import BUCKETS, OPTIONS, in_order, rows
 
 from lockkit.table import Table, read_table
 
@@ -17,16 +17,16 @@ SPARK = "id string, region string, at long"
 
 
 @pytest.mark.parametrize(
-    ("version", "kind"), [(9, "COPY_ON_WRITE"), (6, "COPY_ON_WRITE"), (9, "MERGE_ON_READ")]
+    ("version", "kind"),
+    [(9, "COPY_ON_WRITE"), (6, "COPY_ON_WRITE"), (9, "MERGE_ON_READ"), (6, "MERGE_ON_READ")],
 )
 def test_each_restores_to_the_others_savepoint_and_reads_and_writes_on(
     hudi: Hudi, tmp_path: Path, version: int, kind: str
 ) -> None:
     path, url, merged = str(tmp_path / "orders"), f"file://{tmp_path}/orders", "MERGE" in kind
-    bucketed = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
     options = {**OPTIONS, "hoodie.write.table.version": str(version),
                "hoodie.datasource.write.table.type": kind,
-               **(bucketed if merged else {})}  # fmt: skip
+               **(BUCKETS if merged else {})}  # fmt: skip
 
     def by_hudi(at: int, *keys: str) -> None:
         made: Any = rows(*keys, at=at).to_pylist()

@@ -240,8 +240,8 @@ def refuse_sliced(config: TableConfig, what: str) -> None:
     if config.sliced:
         raise UnsupportedTable(
             config.name, f"is merge-on-read in version 6, where {what} is refused: its log files "
-            "do not say which commit wrote them", "use lockkit.table.Table to append, upsert, "
-            "delete, compact and clean, or Hudi. Or upgrade it by Hudi: carry out every plan "
+            "do not say which commit wrote them", "use lockkit.table.Table to append, upsert and "
+            "delete, or Hudi. Or upgrade it by Hudi: carry out every plan "
             "(lockkit table compact URL --execute), stop all writers, and pass one of Hudi's 1.1 "
             "or later hoodie.write.table.version=9",
         )  # fmt: skip

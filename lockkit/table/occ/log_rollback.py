@@ -4,12 +4,14 @@ None is deleted: a compaction plan of Hudi's names every log file of a slice, al
 that is pending, and cannot be carried out without it. Instead the slice gets one more log file,
 with a command. Readers take log files by their versions, and drop the blocks of the instant that
 the command names, also of a file that arrives later with an earlier version. Hudi rolls back in
-the same way. A log file that began its file group is in no plan, and is deleted, as by Hudi.
+the same way. A log file that began its file group is in no plan, and is deleted, as by Hudi. So is
+each log file of a slice that a restore takes away: nothing is pending then, and readers would take
+the slice for the newest one once older commits are archived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, create, delete, listing
@@ -21,21 +23,26 @@ Slices = dict[tuple[str, str, str], int]
 """The greatest version that an instant has of each (partition, file id, instant of the slice)."""
 
 
-def take_back(target: str, paths: Iterable[str]) -> Procedure[None]:
-    """Delete the base files of `target` among `paths`, and take its log files back."""
-    deleted, slices = parts(target, paths)
+def take_back(target: str, paths: Iterable[str], gone: Container[str] = ()) -> Procedure[list[str]]:
+    """Delete the base files of `target` among `paths`, and take its log files back; what is
+    deleted. `gone` are the instants of slices that go, too.
+    """
+    deleted, slices = parts(target, paths, gone)
     yield from all_of(delete(path) for path in deleted)
     yield from all_of(_command(target, of, version) for of, version in slices.items())
+    return deleted
 
 
-def parts(target: str, paths: Iterable[str]) -> tuple[list[str], Slices]:
+def parts(
+    target: str, paths: Iterable[str], gone: Container[str] = ()
+) -> tuple[list[str], Slices]:
     """The paths to delete, and the slices that get a command."""
     deleted: list[str] = []
     slices: Slices = {}
     for path in paths:
         partition, _, name = path.rpartition("/")
         log = LOG_FILE.fullmatch(name)
-        if log is None or log[2] == target:
+        if log is None or log[2] == target or log[2] in gone:
             deleted.append(path)
         else:
             of = partition, log[1], log[2]

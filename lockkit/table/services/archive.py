@@ -27,7 +27,6 @@ from lockkit.table.errors import TableChanged, UnsupportedTable
 from lockkit.table.format.archived import Leaving
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, recheck_config
-from lockkit.table.format.refusals import refuse_sliced
 from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline
 from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.fence import COMMIT, read_fence
@@ -123,7 +122,6 @@ def plan_archive(known: TableCache, rules: ArchiveRules) -> Procedure[ArchivePla
 
 
 def refuse_unfit(config: TableConfig) -> None:
-    refuse_sliced(config, "archiving by lockkit")
     if config.metadata:
         raise UnsupportedTable(
             config.name, "has Hudi's metadata table, which needs the instants since its last "
@@ -237,6 +235,11 @@ def archive(
     yield from all_of(delete(key) for key in leavers.late)
     if not new and not finished:
         return None
+    if config.sliced:
+        from lockkit.table.services.strays import take_strays_back  # few tables are of version 6
+
+        held.believe()
+        yield from take_strays_back(config)
     if new:
         leaving = yield from all_of(_leaving(names, now, each, leavers.keys[each]) for each in new)
         new = {each: new[each] for each in (yield from add_history(config, leaving, held.believe))}

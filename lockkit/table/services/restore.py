@@ -26,7 +26,6 @@ from lockkit.table.format import avro
 from lockkit.table.format.archived import load_archived
 from lockkit.table.format.layout import is_written_by
 from lockkit.table.format.properties import FENCED, TableConfig, recheck_config
-from lockkit.table.format.refusals import refuse_sliced
 from lockkit.table.format.restored import KEEPS
 from lockkit.table.format.savepoint_files import (
     RestorePlan,
@@ -46,13 +45,16 @@ from lockkit.table.format.timeline import (
 )
 from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.covered import CheckedHorizon, has_archived, read_commit
+from lockkit.table.occ.log_rollback import take_back
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.mode import set_fence
 from lockkit.table.occ.own_files import own_keys
 from lockkit.table.occ.transaction import TableCache, take
 from lockkit.table.read.checkpoint import CHECKPOINT_KEY
 from lockkit.table.read.listed import snapshot_of
+from lockkit.table.read.log_slice import LogSlice
 from lockkit.table.read.opening import load_snapshot
+from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.read.table_files import cannot_begin
 from lockkit.table.services.archive_history import take_next
 from lockkit.table.services.savepoint import (
@@ -140,12 +142,46 @@ def _refuse_other_files(
     else:
         after = yield from snapshot_of(left)
     shown = paths_of(after.slices)
+    if config.sliced:
+        shown = yield from _without_what_goes(config, now, after, gone, saved)
     if other := sorted(shown ^ saved):
         raise UnsupportedTable(
             other[0], f"is in only one of the savepoint {savepoint} and the commits that would "
             "stay: another commit overlapped the savepoint's", "restore it with Hudi",
         )  # fmt: skip
     yield from refuse_gone(savepoint, shown)
+
+
+def _without_what_goes(
+    config: TableConfig, now: Timeline, after: Snapshot, gone: frozenset[str],
+    saved: frozenset[str],
+) -> Procedure[frozenset[str]]:  # fmt: skip
+    """Version 6: the shown files without those that came later and have no row of what stays.
+
+    A slice has the log files of all commits. So those are looked at that the savepoint lacks.
+    """
+    commits = yield from all_of(read_commit(config.names, each, now) for each in gone)
+    known = saved | {stat.path for each in commits for stat in each.stats}
+    later = set[str]()
+    for of in after.slices:
+        if not isinstance(of, LogSlice):
+            continue
+        more = [each for each in of.logs if each not in known]
+        if more and not (yield from _has_rows(of, more)):
+            later |= {*more}
+    return paths_of(after.slices) - later - (known - saved)
+
+
+def _has_rows(of: LogSlice, logs: list[str]) -> Procedure[bool]:
+    """Whether a completed commit, which no command takes back, has rows in these log files."""
+    from lockkit.table.read.merging_logs import visible_blocks  # it loads what reads log files
+
+    found = yield from all_of(read(each, limit=None) for each in logs)
+    if any(not isinstance(each, Found) for each in found):
+        raise TableChanged(min(logs), "or another log file was listed and is gone", "run it again")
+    bodies = {log: memoryview(each.body) for log, each in zip(logs, found, strict=True)
+              if isinstance(each, Found)}  # fmt: skip
+    return bool(visible_blocks(bodies, of))
 
 
 # --- carrying it out ------------------------------------------------------------------------------
@@ -159,7 +195,6 @@ def restore(known: TableCache, held: StateChange, savepoint: str) -> Procedure[R
     """
     refuse_no_text(savepoint=savepoint)
     config = yield from recheck_config(known.config, known.config_version)
-    refuse_sliced(config, "a restore")
     names = config.names
     now = yield from load_timeline(names)
     begun = [each for each, action in now.pending.items() if action == "restore"]
@@ -242,9 +277,18 @@ def _carry_out(
     data = [key for key in (yield from own_keys()) if not key.startswith(HOODIE)]
     deleted = {each: [key for key in data if is_written_by(key, each)]
                for each, _ in plan.instants}  # fmt: skip
+    if config.sliced:
+        now = yield from load_timeline(names)
+        for each in now.completed.keys() & deleted.keys():  # else its data is gone
+            commit = yield from read_commit(names, each, now)
+            logs = {stat.path for stat in commit.stats if stat.is_log}
+            deleted[each] = sorted({*deleted[each], *logs})
     for each, action in plan.instants:
         believe()
-        yield from all_of(delete(key) for key in deleted[each])
+        if config.sliced:
+            deleted[each] = yield from take_back(each, deleted[each], dict(plan.instants))
+        else:
+            yield from all_of(delete(key) for key in deleted[each])
         yield from unmark(each)
         for key in sorted((yield from instant_keys(names, each)), key=_last_requested):
             if fenced and key.endswith(f".{action}"):

@@ -15,6 +15,7 @@ from lockkit.runtime import Note, Procedure, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged
 from lockkit.table.format.base_file import Slice
+from lockkit.table.format.layout import LOG_FILE
 from lockkit.table.format.plans import parse_clean_plan
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, recheck_config
 from lockkit.table.format.savepoint_files import format_savepoint, parse_savepoint
@@ -165,7 +166,16 @@ def _keys(names: TimelineNames, instant: str) -> Procedure[list[str]]:
 
 def _shown(config: TableConfig, instant: str) -> Procedure[frozenset[str]]:
     load = load_snapshot if config.mode == FENCED else list_snapshot
-    return paths_of((yield from load(as_of=instant)).slices)
+    shown = paths_of((yield from load(as_of=instant)).slices)
+    # In version 6 a log file of a later slice has no row of this commit, and may yet go.
+    later = (each for each in shown if config.sliced and _slice_of(each) > instant)
+    return shown.difference(later)
+
+
+def _slice_of(path: str) -> str:
+    """Version 6: the instant of a log file's slice; "" for a base file."""
+    log = LOG_FILE.fullmatch(path.rpartition("/")[2])
+    return log[2] if log else ""
 
 
 def _refuse_doomed(
