@@ -253,44 +253,52 @@ def _by_loops(
 ) -> Iterator[pa.Table]:  # fmt: skip
     number = {field["name"]: n for n, field in enumerate(fields)}
     wanted = [name for name in dict.fromkeys(names) if name in number]
+    wanted.sort(key=lambda name: kinds[number[name]][0] not in TEXTS)
+    texts = sum(kinds[number[name]][0] in TEXTS for name in wanted)
     slots = np.full(len(fields), -1)
     slots[[number[name] for name in wanted]] = np.arange(len(wanted))
     codes = [compiled.TEXT if kind in TEXTS else getattr(compiled, kind.upper())
              for kind, _, _ in kinds]  # fmt: skip
     nulls = [-1 if null is None else null for _, null, _ in kinds]
     described = np.array(codes, np.uint8), np.array(nulls, np.int8), slots
-    at = FIRST
+    at, words = FIRST, compiled.words_of(data)
     for first in range(0, count, ROWS_AT_ONCE):
-        shape = len(wanted), min(ROWS_AT_ONCE, count - first)
-        words, sizes, valid = (np.empty(shape, each) for each in (np.int64, np.int32, np.uint8))
-        at = compiled.decode(data, at, *described, words, sizes, valid)
+        some, found = min(ROWS_AT_ONCE, count - first), dict[str, pa.Array]()
+        places = [np.empty((texts, some), np.int32) for _ in range(2)]
+        values = np.empty((len(wanted) - texts, some), np.int64)
+        valid = np.empty((len(wanted), some), np.uint8)
+        at = compiled.decode(data, words, at, *described, *places, values, valid)
         if at < 0:
             raise ValueError(DAMAGE[-at - 1].format(count))
-        found = zip(words, sizes, valid, strict=True)
-        yield pa.table({
-            name: _of_words(compiled, data, *each, *kinds[number[name]][::2])
-            for name, each in zip(wanted, found, strict=True)
-        })  # fmt: skip
+        for n, name in enumerate(wanted):
+            kind, _, typed = kinds[number[name]]
+            bits = None
+            if not valid[n].all():
+                bits = pa.py_buffer(np.packbits(valid[n], bitorder="little"))
+            if n < texts:
+                text = _texts_by_loops(compiled, data, words, *(each[n] for each in places))
+                found[name] = pa.Array.from_buffers(typed, some, [bits, *text[0]])
+                if text[1]:  # more than ASCII
+                    found[name].validate(full=True)
+            else:
+                numbers = _narrowed(values[n - texts], kind, typed)
+                found[name] = pa.Array.from_buffers(typed, some, [bits, pa.py_buffer(numbers)])
+        yield pa.table({name: found[name] for name in names if name in found})
     if at != len(data):
         raise ValueError(DAMAGE[0].format(count))
 
 
-def _of_words(
-    compiled: Any, data: Any, words: Any, sizes: Any, valid: Any, kind: str, typed: pa.DataType
-) -> pa.Array:
-    count, bits = len(words), None
-    if not valid.all():
-        bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    if kind in TEXTS:
-        offsets, text = np.empty(count + 1, np.int32), np.empty(sizes.sum(), np.uint8)
-        high = compiled.gather(data, words, sizes, offsets, text) > 0x7F
-        buffers = [bits, pa.py_buffer(offsets), pa.py_buffer(text)]
-        column = pa.Array.from_buffers(typed, count, buffers)
-        if high:
-            column.validate(full=True)
-        return column
+def _texts_by_loops(
+    compiled: Any, data: Any, words: Any, begins: Any, sizes: Any
+) -> tuple[list[pa.Buffer], bool]:
+    """The buffers of texts, and whether they have more than ASCII."""
+    offsets = np.empty(len(begins) + 1, np.int32)
+    text = np.empty(int(sizes.sum()) + compiled.WORD, np.uint8)
+    more = compiled.gather(data, words, begins, sizes, offsets, compiled.words_of(text))
+    return [pa.py_buffer(offsets), pa.py_buffer(text)], more
+
+
+def _narrowed(values: Any, kind: str, typed: pa.DataType) -> Any:
     if kind == "boolean":
-        words = np.packbits(words.astype(np.bool_), bitorder="little")
-    elif typed.bit_width == 32:
-        words = words.astype(np.int32)
-    return pa.Array.from_buffers(typed, count, [bits, pa.py_buffer(words)])
+        return np.packbits(values.astype(np.bool_), bitorder="little")
+    return values.astype(np.int32) if typed.bit_width == 32 else values

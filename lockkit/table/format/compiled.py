@@ -1,7 +1,7 @@
 """Whether the loops in machine code are worth their import: `loops`, by numba if it is installed.
 
 The import takes a fourth of a second, and a second more if this machine has not compiled them yet.
-So a process decodes its first rows without them.
+So a process decodes its first rows without them, and all of them if the import fails.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from importlib import import_module
 from typing import Any
 
 ROWS_BEFORE = 1_000_000
-"""So many rows are decoded without the loops."""
+"""So many rows are decoded, or keys sorted, without the loops."""
 _rows = 0
 
 
 def loops(rows: int) -> Any:
-    """The module `loops`, to decode so many rows; None before it is worth it, or without numba."""
+    """The module `loops`, for so many more rows; None before it is worth it, or without numba."""
     global _rows
     if _rows < ROWS_BEFORE:
         _rows += rows
@@ -28,5 +28,5 @@ def loops(rows: int) -> Any:
 def _imported() -> Any:
     try:
         return import_module("lockkit.table.format.loops")
-    except ImportError:
+    except Exception:  # noqa: BLE001  # numba is optional, and may fail in any way
         return None

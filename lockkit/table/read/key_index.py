@@ -6,7 +6,8 @@ bits say about where it stands; equal hashes prove nothing: the keys are compare
 differ, Arrow does the work. Many keys are hashed by polars, if it is installed: in a fourth of the
 time. Keys of one length that differ in their last eight bytes alone, as padded numbers do, have
 these as their words: no text is hashed or compared. Those that are sought are sorted too, and both
-are merged, which costs little if they rise already, as in most files.
+are merged, which costs little if they rise already, as in most files. In a process that reads many
+rows, loops in machine code do this, if numba is installed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from lockkit.table.format.compiled import loops
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,11 +35,13 @@ class KeyIndex:
 
     def __init__(self, keys: pa.Array, *, short: bool = True) -> None:
         self._keys, self._hash = keys, _hash_of(len(keys))
+        self._loops = loops(len(keys))
         self._whole: KeyIndex | None = None
         """The same keys, for those that are not like them."""
         self._head: bytes | None
-        self._head, words = (_last_words(keys) if short else None) or (None, self._hash(keys))
-        self._rising = None if words is None else _rising(words)
+        alike = _last_words(keys, self._loops) if short else None
+        self._head, words = alike or (None, self._hash(keys))
+        self._rising: Any = None if words is None else _rising(words)
         self._find: Finding | None = None
         self._codes = self._coded()
         self.distinct = self._codes is None
@@ -96,24 +101,37 @@ class KeyIndex:
             return None
         if self._head is None:
             words = self._hash(keys)
-        elif (last := _last_words(keys)) is None:
+        elif (last := _last_words(keys, self._loops)) is None:
             self._whole = self._whole or KeyIndex(self._keys, short=False)
             return self._whole.places(pa.chunked_array([keys]))
         elif last[0] != self._head:
             return pa.nulls(len(keys), pa.int32())
         else:
             words = last[1]
-        if self._find is None:
-            self._find = (_probing if self._head is None else _merging)(*self._rising)
-        met = None if words is None else self._find(words)
-        if met is None or not self._are_equal(met[0], keys, met[1]):
+        if words is None or (place := self._placed(keys, words)) is None:
             return None
         import numpy as np
 
-        place = np.full(len(keys), -1, np.int32)
-        place[met[1]] = met[0]
         bits = np.packbits(place >= 0, bitorder="little")
         return pa.Array.from_buffers(pa.int32(), len(place), list(map(pa.py_buffer, (bits, place))))
+
+    def _placed(self, keys: pa.Array, words: Any) -> Any:
+        """The place of each key, or -1; None if Arrow has to find them."""
+        import numpy as np
+
+        place, (order, ours) = np.empty(len(words), np.int32), self._rising
+        if self._head is not None and self._loops is not None:
+            begin = ours.searchsorted(words[0])
+            if self._loops.merge(ours[begin:], order[begin:], words, place):
+                return place
+        if self._find is None:
+            self._find = (_probing if self._head is None else _merging)(order, ours)
+        met = self._find(words)
+        if met is None or not self._are_equal(met[0], keys, met[1]):
+            return None
+        place[:] = -1
+        place[met[1]] = met[0]
+        return place
 
 
 def _rising(words: Any) -> tuple[Any, Any]:
@@ -210,8 +228,11 @@ def hashed(keys: pa.Array) -> Any:
     return found
 
 
-def _last_words(keys: pa.Array) -> tuple[bytes, Any] | None:
-    """What all keys begin with, and the last eight bytes of each; None if they differ before."""
+def _last_words(keys: pa.Array, compiled: Any) -> tuple[bytes, Any] | None:
+    """What all keys begin with, and the last eight bytes of each; None if they differ before.
+
+    :param compiled: the module `loops`, if it is worth its import.
+    """
     import numpy as np
 
     count = len(keys)
@@ -220,9 +241,15 @@ def _last_words(keys: pa.Array) -> tuple[bytes, Any] | None:
     _, offsets, content = keys.buffers()
     ends = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + count + 1]
     first, size = int(ends[0]), int(ends[1] - ends[0])
+    head = size - WORD
+    if compiled is not None:
+        words = compiled.words_of(np.frombuffer(content or b"", np.uint8))
+        last = np.empty(count, np.uint64)
+        if compiled.last_words(words, ends, last) < 0:
+            return None
+        return bytes(content[first : first + head]), last
     if size < WORD or (np.diff(ends) != size).any():
         return None
-    head = size - WORD
     for at in range(0, head, WORD):
         words = np.ndarray(count, "<u8", content, first + at, (size,))
         if ((words ^ words[0]) & np.uint64((1 << 8 * min(WORD, head - at)) - 1)).any():
@@ -246,7 +273,6 @@ class FirstPlaces:
         import numpy as np
 
         self._seen = np.zeros(count, np.bool_)
-        self._met = 0
 
     def of(self, places: pa.Array) -> pa.Array:
         """`places`, with null for each that came before."""
@@ -254,11 +280,18 @@ class FirstPlaces:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        valid, data = places.buffers()
+        if valid is not None and len(self._seen) and (compiled := loops(0)) is not None:
+            first, before = places.offset, self._seen.copy()
+            bits = np.frombuffer(valid, np.uint8)
+            numbers = np.frombuffer(data, np.int32)[first : first + len(places)]
+            if not compiled.mark(bits, first, numbers, self._seen):
+                return places
+            self._seen = before
         values = places.drop_null().to_numpy()
-        seen = self._seen[values]
+        met, seen = np.count_nonzero(self._seen), self._seen[values]
         self._seen[values] = True
-        met, self._met = self._met, int(np.count_nonzero(self._seen))
-        if self._met == met + len(values):
+        if np.count_nonzero(self._seen) == met + len(values):
             return places
         known = pa.array(values[seen])
         rows = pa.table({"place": places, "row": pa.arange(0, len(places))})
