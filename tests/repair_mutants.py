@@ -263,7 +263,8 @@ ROOMS = {each.rpartition(".")[2]: each for each in MODULES if ".occ.group." not 
 their mistakes stand beside their scenario.
 """
 for _module in MODULES:
-    import_module(_module)  # else one that is first loaded under a mistake keeps the wrong function
+    if _module != "lockkit.table.format.loops":  # it needs numba, and nothing of ours
+        import_module(_module)  # else one first loaded under a mistake keeps the wrong function
 
 
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -30,9 +30,7 @@ from lockkit.runtime import List, perform, run
 from lockkit.sinks import silent
 from lockkit.stores import ListEntry, open_store
 
-SEEDS, TTL_S = 250, 60.0
-FOUND_BY = {"look_again": 366, "judge_at_send": 107, "in_time": 212}
-"""Seeds of what is rarely met; the others are found among the first hundred."""
+TTL_S = 60.0
 
 
 # --- for real -------------------------------------------------------------------------------------

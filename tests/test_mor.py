@@ -5,20 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from first_seeds import CRASH, first_seed
 from went_wrong import went_wrong
 
 from lockkit.lab.verify.scenarios.mor import MUTANTS, SCENARIO
 from lockkit.lab.verify.sim import SeedOutcome, simulate
 from lockkit.lab.verify.table.merged_judge import LogWrite, applied
-
-FOUND_BY = {
-    "rolled back": 1, "by completion": 8, "sliced by instant": 8, "deletes first": 1,
-    "deletes win": 6, "later wins": 6, "one log less": 1, "stale plan": 44, "missed log": 16,
-    "overslept": 6, "old slice": 2, "own slice": 2, "one version": 2, "no command": 11,
-    "log deleted": 2, "plan withdrawn": 2, "planned apart": 9, "began too": 11,
-    "before the plan": 7, "others' files": 160, "every block": 2, "unlisted": 2,
-}  # fmt: skip
-CRASH = "no client ends by an unexpected error"
 
 
 @cache
@@ -42,7 +34,7 @@ def test_the_judge_applies_log_files_by_instant_and_by_value() -> None:
 def test_each_mistake_of_a_merge_on_read_table_is_found_by_a_seed_that_is_clean_without_it(
     name: str,
 ) -> None:
-    seed = FOUND_BY[name]
+    seed = first_seed(SCENARIO, MUTANTS[name])
     found = simulate(SCENARIO, seed, mutant=MUTANTS[name], judge=False).violation
     assert found is not None and not found.startswith(CRASH), found
     assert not went_wrong(SCENARIO, [of_the_right_code(seed)])

@@ -64,7 +64,6 @@ from lockkit.sinks import silent
 from lockkit.stores import Store, open_store
 
 ROOT = Path(__file__).parents[1]
-SEEDS = 200
 RULES = QueuePolicy()
 
 

@@ -5,54 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from evidence import shows_its_harm
+from first_seeds import FIRST, StaleSeed, catalogues, found_by
 from went_wrong import went_wrong
 
 from lockkit.cli.main import main
 from lockkit.lab.verify.scenarios import SCENES
-from lockkit.lab.verify.sim import SeedOutcome, simulate
+from lockkit.lab.verify.sim import SeedOutcome, SimScenario, simulate
 from lockkit.protocol.policy import Policy
 from lockkit.recipes.queue import QueuePolicy
 
-FOUND_WITHIN, REACHED_WITHIN = 400, 8
-FOUND_BY = {
-    ("election", "look_again"): 366,
-    ("election", "judge_at_send"): 107,
-    ("election", "in_time"): 212,
-    ("election", "create_412 lost"): 37,
-    ("election", "drift"): 37,
-    ("election", "not atomic"): 18,
-    ("wal", "first_gap"): 14,
-    ("wal", "head_proven"): 19,
-    ("wal", "head_forward"): 92,
-    ("queue", "no recent ids"): 8,
-    ("queue", "beyond"): 49,
-    ("striped", "agreed"): 15,
-    ("striped", "check"): 15,
-    ("group", "batch"): 10,
-    ("group", "re-base"): 36,
-    ("group", "reach"): 27,
-    ("group", "reader's reach"): 358,
-    ("group", "begun before"): 12,
-    ("group", "no tombstone"): 13,
-    ("group", "tombstone is an offer"): 14,
-    ("group", "tombstone first"): 14,
-    ("group", "no entry"): 25,
-    ("group", "unproven"): 25,
-    ("group", "late"): 4,
-    ("group", "below"): 2,
-    ("group", "ahead offered"): 750,
-    ("group", "ahead alone"): 468,
-    ("group", "archive ignored"): 12,
-    ("group", "archive unread"): 59,
-    ("group", "counts anew"): 2,
-    ("group", "ended reservation"): 20,
-}
-"""A seed that found what is rarely met: it is played first, then all from the first on. A seed that
-finds nothing any more costs time only."""
+REACHED_WITHIN = 8
 
 
 @dataclass(frozen=True)
@@ -147,12 +114,32 @@ def test_the_same_seed_plays_the_same_again(
 @pytest.mark.parametrize(("name", "mistake"), MISTAKES)
 def test_each_mistake_is_found_in_a_world_that_is_right_without(name: str, mistake: str) -> None:
     scenario, mutant = SCENES[name].SCENARIO, SCENES[name].MUTANTS[mistake]
-    seeds = [FOUND_BY.get((name, mistake), 1), *range(1, FOUND_WITHIN)]
-    plays = (simulate(scenario, each, mutant=mutant, judge=False) for each in seeds)
-    found = next((each for each in plays if each.violation), None)
+    found = found_by(scenario, mutant)
     assert found is not None
     assert shows_its_harm(found, name)
     assert simulate(scenario, found.seed).violation is None
+
+
+def test_a_first_seed_is_of_a_mistake_that_there_is() -> None:
+    for scenario, mutants in catalogues():
+        assert FIRST[scenario.name].keys() <= mutants.keys()
+
+
+def test_a_search_names_the_seed_that_finds_a_mistake_where_its_first_one_does_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    played: list[int] = []
+
+    def simulated(_scenario: SimScenario, seed: int, **_: Any) -> Any:
+        played.append(seed)
+        return SimpleNamespace(seed=seed, violation="broken" if seed == 3 else None)
+
+    wal = SCENES["wal"]
+    monkeypatch.setattr("first_seeds.simulate", simulated)
+    monkeypatch.setitem(FIRST["wal"], "voids", 8)
+    with pytest.warns(StaleSeed, match="'voids' is found by seed 3, and no more by 8"):
+        found_by(wal.SCENARIO, wal.MUTANTS["voids"])
+    assert played == [8, 1, 2, 3]
 
 
 @pytest.mark.parametrize("name", PLAYED)

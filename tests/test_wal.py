@@ -64,8 +64,6 @@ from lockkit.stores import Store, open_store
 ROOT = Path(__file__).parents[1]
 
 HEAD = LogTail.HEAD
-SEEDS = 200
-FOUND_WITHIN = 60
 _NAMES = count()
 
 
