@@ -46,10 +46,7 @@ lockkit table show az://container/table --json"""
 
 
 def add(commands: Any) -> None:
-    top = command(
-        commands, "table", about=ABOUT,
-        example=SHOW_EXAMPLE,
-    )  # fmt: skip
+    top = command(commands, "table", about=ABOUT, example=SHOW_EXAMPLE)
     verbs = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     parser = _verb(verbs, "show", "show mode, instants and active writers", SHOW, SHOW_EXAMPLE)

@@ -53,9 +53,7 @@ Story = Generator[str, Event, None]
 
 
 def add(commands: Any) -> None:
-    parser = command(
-        commands, "demo", about=ABOUT, example=EXAMPLE,
-    )  # fmt: skip
+    parser = command(commands, "demo", about=ABOUT, example=EXAMPLE)
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
         "--plain", dest="kind", action="store_const", const="plain",

@@ -23,9 +23,7 @@ lockkit explore --json | python -m json.tool --json-lines"""
 
 
 def add(commands: Any) -> None:
-    parser = command(
-        commands, "explore", about=ABOUT, example=EXAMPLE,
-    )  # fmt: skip
+    parser = command(commands, "explore", about=ABOUT, example=EXAMPLE)
     flag(parser, "--json", "print a line of JSON per row: rule, violation, steps, states, seconds")
     parser.add_argument(
         "--row", action="append", metavar="NAME",

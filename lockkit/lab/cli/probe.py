@@ -17,6 +17,7 @@ from lockkit.cli.terminal import (
     add_store,
     command,
     flag,
+    option,
     say,
     say_json,
     store_options,
@@ -59,12 +60,8 @@ def add(commands: Any) -> None:
         help="s3://, gs://, az://, abfss:// or file:///; write URL=ENDPOINT if the stores have "
         "different endpoints",
     )  # fmt: skip
-    parser.add_argument(
-        "--rounds", type=int, default=50, help="races of each kind, from 1 to 100000 (default 50)"
-    )
-    parser.add_argument(
-        "--racers", type=int, default=16, help="writers in each race, from 2 to 256 (default 16)"
-    )
+    option(parser, "--rounds", "N", "races of each kind, from 1 to 100000", 50)
+    option(parser, "--racers", "N", "writers in each race, from 2 to 256", 16)
     parser.add_argument(
         "--also", metavar="URL", action="append", default=[],
         help="another endpoint of the same store, for example of another node; the writers of "

@@ -31,10 +31,7 @@ python -c 'import lockkit; print(lockkit.open_lock("zookeeper://...").acquire(ti
 def add(commands: Any) -> None:
     from lockkit.lab.processes.services import KINDS
 
-    parser = command(
-        commands, "providers",
-        about=ABOUT, example=EXAMPLE,
-    )  # fmt: skip
+    parser = command(commands, "providers", about=ABOUT, example=EXAMPLE)
     parser.add_argument(
         "--only", metavar="NAMES", default=",".join(KINDS),
         help=f"start only these: {', '.join(KINDS)}",

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import OK, USAGE, CommandError, command, flag, say_json
+from lockkit.cli.terminal import OK, USAGE, CommandError, command, flag, option, say_json
 from lockkit.events import plain
 
 if TYPE_CHECKING:
@@ -48,10 +48,7 @@ def add(commands: Any) -> None:
         "--host", default="127.0.0.1", help="address to listen on (default: this machine only)"
     )
     flag(parser, "--allow-remote", "serve other machines too; any credentials are accepted")
-    parser.add_argument(
-        "--latency-ms", type=float, default=0.0, metavar="MS",
-        help="delay every request by this time",
-    )  # fmt: skip
+    option(parser, "--latency-ms", "MS", "delay every request by this time", 0.0)
     parser.add_argument(
         "--access-key", metavar="ID",
         help="accept only S3 requests that are signed with this key and "

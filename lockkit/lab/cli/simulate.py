@@ -57,11 +57,10 @@ def add(commands: Any) -> None:
         help="lease (default), table, mor, queue, ...; a wrong name lists them all",
     )  # fmt: skip
     option(parser, "--seeds", "A..B", "a range of seeds, or one seed", "1..200")
-    parser.add_argument("--steps", type=int, metavar="N", help="at most N steps per seed")
-    parser.add_argument("--mutant", metavar="NAME", help="switch this rule off")
+    option(parser, "--steps", "N", "at most N steps per seed", kind=int)
+    option(parser, "--mutant", "NAME", "switch this rule off")
     option(parser, "--moment", "M", "replay one run up to a step: lease:1234@57, or its link")
-    parser.add_argument("--others", type=count, default=0, metavar="N",
-                        help="with --moment: try N other continuations")  # fmt: skip
+    option(parser, "--others", "N", "with --moment: try N other continuations", 0, count)
     option(parser, "--history", "FILE", "write the history of the last seed to FILE")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.set_defaults(run=run, name="simulate", extra="table")

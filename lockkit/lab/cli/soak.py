@@ -54,10 +54,7 @@ PROGRESS_S = 15.0
 
 
 def add(commands: Any) -> None:
-    parser = command(
-        commands, "soak", about=ABOUT,
-        example=EXAMPLE,
-    )  # fmt: skip
+    parser = command(commands, "soak", about=ABOUT, example=EXAMPLE)
     add, number = parser.add_argument, partial(option, parser)
     number("--minutes", "N", "length of the run", 10.0)
     number("--writers", "W", "number of writers, 1 to 8", 4)

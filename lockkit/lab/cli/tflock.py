@@ -128,10 +128,8 @@ def add(commands: Any) -> None:
         if name == "run":
             parser.usage = "lockkit tflock run [options] URL -- COMMAND [argument ...]"
             option(parser, "--ttl", "S", "length of the lease", 60.0)
-            parser.add_argument(
-                "--lock-timeout", type=seconds, metavar="S",
-                help="longest wait (default: no limit; 0: try once)",
-            )  # fmt: skip
+            says = "longest wait (default: no limit; 0: try once)"
+            option(parser, "--lock-timeout", "S", says, kind=seconds)
         if name in ("lock", "run"):
             parser.add_argument(
                 "--operation", default="lockkit tflock", metavar="TEXT",
