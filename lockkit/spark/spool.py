@@ -286,7 +286,10 @@ class SpoolWrite(SparkWrite):
             return []
         if requested.operation == "insert_overwrite":  # also where each row says that it is deleted
             self.partitions = frozenset(partition for partition, _ in rows.groups)
-        work = WriteTask(self.place.data(), target, TaskId(), self.clock, self.early_check(covered))
+        work = WriteTask(
+            self.place.data(), target, TaskId(), self.clock, self.early_check(covered),
+            emit=self.emit,
+        )  # fmt: skip
         merges = self.merges(target.config)
         snapshot = self.merges_into(snapshot) if merges else snapshot
         logs = self.only_logs(target.config)
@@ -297,7 +300,8 @@ class SpoolWrite(SparkWrite):
             return merged.stats()
         known = requested.drop_duplicates and requested.operation in ("insert", "bulk_insert")
         if requested.combine or requested.drop_duplicates:
-            tables = merged.once(known)
+            progress = work.progress("wrote", len(rows.groups), "partitions")
+            tables = progress.through(merged.once(known))
             return list(write_rows(work, tables, file_bytes_max=requested.file_bytes_max))
         return _inserted(rows, work, requested.file_bytes_max)
 
@@ -308,10 +312,11 @@ def _inserted(rows: LocalSpool, work: WriteTask, file_bytes_max: int) -> list[Wr
     count = sum(part.rows for each in rows.runs for part in each.parts)
     shares = min(AT_ONCE, 1 + count // INSERTS_AT_ONCE_ROWS)
     size = -(-len(where) // shares)
+    progress = work.progress("wrote", len(where), "batches of rows")
 
     def one(share: int) -> list[WriteStat]:
         mine = replace(work, task=TaskId(share))
-        tables = rows.batches(where[share * size : (share + 1) * size])
+        tables = progress.through(rows.batches(where[share * size : (share + 1) * size]))
         return list(write_rows(mine, tables, file_bytes_max=file_bytes_max))
 
     with ThreadPoolExecutor(shares) as pool:

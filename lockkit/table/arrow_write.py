@@ -90,7 +90,9 @@ class ArrowWrite(TableWrite):
         columns = named_columns(target.config, schema) if delete else own_columns(target, schema)
         rows = conform(self.rows, columns)
         early = self.early_check(covered)
-        work = WriteTask(self.data, target, TaskId(), self.clock, early, self.buffer, self.alive)
+        work = WriteTask(
+            self.data, target, TaskId(), self.clock, early, self.buffer, self.alive, self.emit
+        )  # fmt: skip
         found = self.sorted
         if found is None or (found.config, schema) != (target.config, rows.schema):
             found = RowsInMemory.of(target.config, rows, bucketed=self.merges(target.config))
@@ -104,8 +106,9 @@ class ArrowWrite(TableWrite):
 
                 merge = everywhere(merge, rows)
             return merge.stats()
+        parts = work.progress("wrote", len(found.parts), "partitions").through(found.parts)
         return list(write_rows(
-            work, (part for _, part in found.parts), file_bytes_max=self.requested.file_bytes_max
+            work, (part for _, part in parts), file_bytes_max=self.requested.file_bytes_max
         ))  # fmt: skip
 
 

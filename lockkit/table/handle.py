@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from lockkit.table.write.following import TableState
 
 
-OUTDATED_MAX = 2
+FEW, OUTDATED_MAX = 32, 2
 T = TypeVar("T")
 
 
@@ -531,6 +531,10 @@ class Table:
         return snapshot
 
     def _files(self, target: Target, rows: pa.Table) -> list[BaseFile]:
-        parts = enumerate(by_partition(target.config, rows))
+        parts: Any = list(by_partition(target.config, rows))
+        if len(parts) > FEW:
+            from lockkit.runtime.progress import Progress
+            how = "partitions", target.instant, self.emit, self.clock
+            parts = Progress("wrote", len(parts), *how).through(parts)
         return [write_inserts(target, part, file_id=free_file_id(self.clock), task=TaskId(number))
-                for number, (_, part) in parts]  # fmt: skip
+                for number, (_, part) in enumerate(parts)]  # fmt: skip

@@ -11,27 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-from lockkit.clock import Clock
 from lockkit.errors import clipped
-from lockkit.runtime import Procedure, run
+from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing
-from lockkit.stores import Store
 from lockkit.table.errors import UnsupportedTable
-from lockkit.table.format.base_file import (
-    BaseFileWriter,
-    Slice,
-    Target,
-    disk_errors_named,
-    draft_file,
-)
-from lockkit.table.format.base_file_reading import rows_to_copy
-from lockkit.table.format.data_files import open_data_file, put_data_file
-from lockkit.table.format.layout import NO_BASE, NO_COMMIT, FileGroup, WriteStat, in_partition
+from lockkit.table.format.base_file import Slice
+from lockkit.table.format.layout import NO_BASE, FileGroup
 from lockkit.table.format.plans import (
     OURS,
     ClusteringGroup,
@@ -40,16 +29,13 @@ from lockkit.table.format.plans import (
     format_cluster_plan,
 )
 from lockkit.table.format.refusals import refuse_millis
-from lockkit.table.format.schema import RECORD_KEY
-from lockkit.table.format.schema_reading import arrow_schema
 from lockkit.table.format.timeline import HOODIE, TimelineNames, load_timeline
 from lockkit.table.occ.conflict import PREFER_WRITER, find_conflict
 from lockkit.table.occ.failed import about_to_go
-from lockkit.table.occ.markers import at_work, mark, unmark
+from lockkit.table.occ.markers import at_work, unmark
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import TableCache, Transaction
-from lockkit.table.read.bucket_groups import bucket_file_id, generations
-from lockkit.table.read.buckets import free_file_id, is_bucketed
+from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.context import ServiceContext, StoreHost
@@ -58,8 +44,6 @@ from lockkit.table.services.view import TableView
 from lockkit.table.write.attempt import Planner, WriteAttempt
 from lockkit.table.write.contract import AttemptHeartbeat
 
-if TYPE_CHECKING:
-    import pyarrow as pa
 INPUTS_MAX = 10_000
 LISTED_APART_MAX = 16
 """Up to this many partitions are listed one by one; for more, the whole table is listed."""
@@ -204,10 +188,6 @@ def stands(plan: ReplacePlan, snapshot: Snapshot) -> bool:
 # --- carried out ----------------------------------------------------------------------------------
 
 
-BUCKETS_AT_ONCE = 8
-"""Files that are written at the same time: each holds a row group in memory."""
-
-
 @dataclass(frozen=True, slots=True)
 class Clustered:
     """A clustering that is committed."""
@@ -279,10 +259,9 @@ def _rewritten(
         return None
     assert plan.inputs is not None and snapshot.schema is not None
     refuse_millis(snapshot.schema)
+    from lockkit.table.services.rewrite import Rewrite
     context.report(f"rewriting {len(plan.inputs)} file groups", transaction.instant)
-    stats = Rewrite(
-        plan, snapshot, transaction.target, context.store, context.clock, heart.assert_alive
-    ).carry_out()
+    stats = Rewrite(plan, snapshot, transaction.target, context, heart.assert_alive).carry_out()
     prepared = context.run(prepare(
         transaction, stats, schema=snapshot.schema, operation="CLUSTER", replaced=plan.inputs,
         known_partitions=frozenset(partition for partition, _ in snapshot.groups),
@@ -295,104 +274,3 @@ def _rewritten(
         if conflict := find_conflict(prepared.mine, (), pending=writers, strategy=PREFER_WRITER):
             raise conflict.refusal(prepared.instant)
     return prepared
-
-
-@dataclass(slots=True)
-class Rewrite:
-    """Turns one plan into new files; each is marked, then written, then put.
-
-    `assert_alive` is called before each file: it raises if this clustering must stop.
-    """
-
-    plan: ReplacePlan
-    snapshot: Snapshot
-    target: Target
-    store: Store
-    clock: Clock
-    assert_alive: Callable[[], None]
-    _stats: list[WriteStat] = field(default_factory=list)
-    _open: ExitStack = field(default_factory=ExitStack)
-
-    def carry_out(self) -> tuple[WriteStat, ...]:
-        """Raises `TableError` if an input is missing or is not parquet, and `StoreError`."""
-        with self._open:
-            for group in self.plan.groups:
-                if self.plan.params[LAYOUT_KEY] == "bucketed":
-                    self._into_buckets(group)
-                else:
-                    self._into_larger(group)
-        return tuple(self._stats)
-
-    def _into_larger(self, group: ClusteringGroup) -> None:
-        target_bytes = int(self.plan.params[TARGET_KEY])
-        draft: BaseFileWriter | None = None
-        for source, rows in self._rows(group):
-            if draft is not None and draft.size_bytes >= target_bytes:
-                self._put(draft)
-                draft = None
-            if draft is None:
-                draft = self._begin(source, free_file_id(self.clock))
-            draft.copy(rows)
-        if draft is not None:
-            self._put(draft)
-
-    def _into_buckets(self, group: ClusteringGroup) -> None:
-        from lockkit.table.format.spark_hash import bucket_of
-
-        count = self.snapshot.config.buckets
-        for first in range(0, count, BUCKETS_AT_ONCE):
-            drafts: dict[int, BaseFileWriter] = {}
-            for source, rows in self._rows(group):
-                of_row = bucket_of(rows[RECORD_KEY].combine_chunks(), count)
-                for bucket in of_row.unique().to_pylist():
-                    if not first <= bucket < first + BUCKETS_AT_ONCE:
-                        continue
-                    if bucket not in drafts:
-                        file_id = self._bucket_id(source.partition, bucket)
-                        drafts[bucket] = self._begin(source, file_id)
-                    drafts[bucket].copy(_of_bucket(rows, of_row, bucket))
-            for bucket in sorted(drafts):
-                self._put(drafts[bucket])
-
-    def _bucket_id(self, partition: str, bucket: int) -> str:
-        """The next generation if the bucket has a group now, because this one replaces it."""
-        generation = generations(self.snapshot).get((partition, f"{bucket:08d}"), 0)
-        file_id = bucket_file_id(partition, bucket, generation)
-        if (partition, file_id) in self.snapshot.groups:
-            return bucket_file_id(partition, bucket, generation + 1)
-        return file_id
-
-    def _rows(self, group: ClusteringGroup) -> Iterator[tuple[Slice, pa.Table]]:
-        for each in group.slices:
-            source = self.snapshot.groups[each.partition, each.file_id]
-            with closing(open_data_file(self.store, each.path, self.clock)) as file:
-                for rows in rows_to_copy(self.snapshot.config, each.path, file):
-                    if rows.num_rows:
-                        yield source, rows
-
-    def _begin(self, source: Slice, file_id: str) -> BaseFileWriter:
-        self.assert_alive()
-        assert self.snapshot.schema is not None
-        columns = arrow_schema(self.snapshot.schema)
-        out = self._open.enter_context(draft_file())
-        # As in a merge, its rows keep their own commit times; but the group is a new one.
-        draft = BaseFileWriter(
-            self.target, source.partition, file_id, columns, out, previous=source.instant
-        )
-        path = in_partition(draft.partition, draft.name)
-        run(mark(self.target.instant, path, "CREATE"), self.store, self.clock)
-        return draft
-
-    def _put(self, draft: BaseFileWriter) -> None:
-        with disk_errors_named(), draft.out:
-            stat = replace(draft.close(inserts=0), previous=NO_COMMIT)
-            stat = replace(stat, inserts=stat.writes)
-            self.assert_alive()
-            put_data_file(self.store, stat.path, draft.out, stat.size_bytes, self.clock)
-        self._stats.append(stat)
-
-
-def _of_bucket(rows: pa.Table, of_row: pa.Array, bucket: int) -> pa.Table:
-    import pyarrow.compute as pc
-
-    return rows.filter(pc.equal(of_row, bucket))

@@ -21,6 +21,7 @@ from typing import Any
 
 from lockkit.runtime import Procedure, run
 from lockkit.runtime.pool import Pool
+from lockkit.runtime.progress import Progress
 from lockkit.table.errors import TableBlocked, TableChanged, UnsupportedTable
 from lockkit.table.format.base_file import BaseFileWriter, Slice, draft_file
 from lockkit.table.format.base_file_reading import COPIED_ANEW
@@ -59,7 +60,6 @@ from lockkit.table.read.reader import Scan, open_slice, scan_slice
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.cluster import carried_out
 from lockkit.table.services.context import ServiceContext
-from lockkit.table.services.progress import GroupsDone
 from lockkit.table.services.rules import ServiceRules
 from lockkit.table.services.view import TableView, look_again, look_at
 from lockkit.table.write.contract import AttemptHeartbeat
@@ -299,10 +299,8 @@ def merged(
     assert snapshot.schema is not None
     refuse_millis(snapshot.schema)
     context.report(f"compacting {len(plan.slices)} file groups", transaction.instant)
-    progress = GroupsDone(
-        "compacted", len(plan.slices), lambda text: context.report(text, transaction.instant),
-        context.clock,
-    )  # fmt: skip
+    of = "file groups", transaction.instant, context.emit, context.clock
+    progress = Progress("compacted", len(plan.slices), *of)
     merge = SliceMerge(context, snapshot, transaction, heart, task, progress)
     with Pool(AT_ONCE) as pool:
         stats = tuple(pool.map(merge.carry_out, _not_replaced(plan, snapshot)))
@@ -324,7 +322,7 @@ class SliceMerge:
     transaction: Transaction
     heart: AttemptHeartbeat
     task: TaskId
-    progress: GroupsDone
+    progress: Progress
     alone: Lock = field(default_factory=Lock)
 
     def carry_out(self, planned: CompactionInput) -> WriteStat:
@@ -354,7 +352,7 @@ class SliceMerge:
             stat = draft.close(inserts=0)
             self.heart.assert_alive()
             put_data_file(store, stat.path, out, stat.size_bytes, clock)
-        self.progress.one_more()
+        self.progress.more()
         return replace(stat, updates=stat.writes)
 
     def _refuse_missed(self, planned: CompactionInput) -> None:

@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs
-from lockkit.runtime.proven import all_of, create, delete, read
+from lockkit.runtime.progress import Progress
+from lockkit.runtime.proven import create, delete, read
 from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged, UnsupportedTable
 from lockkit.table.format import avro
 from lockkit.table.format.archived import load_archived
@@ -283,12 +284,13 @@ def _carry_out(
             commit = yield from read_commit(names, each, now)
             logs = {stat.path for stat in commit.stats if stat.is_log}
             deleted[each] = sorted({*deleted[each], *logs})
+    progress = Progress("deleted", sum(map(len, deleted.values())), "files", instant)
     for each, action in plan.instants:
         believe()
         if config.sliced:
             deleted[each] = yield from take_back(each, deleted[each], dict(plan.instants))
         else:
-            yield from all_of(delete(key) for key in deleted[each])
+            yield from progress.all_of(delete(key) for key in deleted[each])
         yield from unmark(each)
         for key in sorted((yield from instant_keys(names, each)), key=_last_requested):
             if fenced and key.endswith(f".{action}"):

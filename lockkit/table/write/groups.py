@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from lockkit.clock import Clock
 from lockkit.runtime import run
+from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.format.base_file import (
     BaseFile,
@@ -46,6 +47,7 @@ from lockkit.table.write.merge import deletions, merge, refuse_strangers, upsert
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lockkit.runtime.progress import Progress
     from lockkit.table.write.log import LogDraft
 
     Draft: TypeAlias = "BaseFileWriter | LogDraft"
@@ -167,6 +169,12 @@ class WriteTask:
     alive: Callable[[], None] | None = None
     """Raises once other writers may take this one for dead: a file that comes after the rollback
     may count as committed once older commits are archived."""
+    emit: Emit = silent
+
+    def progress(self, did: str, total: int, what: str = "file groups") -> Progress:
+        from lockkit.runtime.progress import Progress  # a small write does without
+
+        return Progress(did, total, what, self.target.instant, self.emit, self.clock)
 
     def open(self, path: str) -> BinaryIO:
         """A base file, for the caller to close."""

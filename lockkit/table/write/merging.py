@@ -32,6 +32,7 @@ from lockkit.table.write.merge import upserts
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lockkit.runtime.progress import Progress
     from lockkit.stores import Store
 
 KEPT_BYTES_MAX = 32 << 20
@@ -240,25 +241,27 @@ class GroupMerge:
         groups, mixed = self.rows.groups, with_any_key(self.rows, self.snapshot, self.seen)
         if self.work.buffer:  # what others have added
             self.work.buffer.prefetch(read_bases(self.rows, self.snapshot, self.seen, mixed))
-        found: dict[Share, Any] = {}
-        group_targets = self._group_targets(groups, mixed, found)
-        if self.gone:
-            group_targets = self._without_gone(group_targets)
-        return [stat for stat in _in_turn(self._write, group_targets) if stat is not None]
-
-    def _group_targets(
-        self, groups: dict[RowGroup, list[Share]], mixed: dict[str, list[Slice]],
-        found: dict[Share, Any],
-    ) -> Iterator[tuple[TargetGroup, pa.Table]]:  # fmt: skip
-        """Each group that has a key gets its row, and several may; each group comes once."""
-        shares = by_partition(groups)
         group_of = BucketGroups(self.snapshot).for_new
         buckets = {group_of(partition, bucket): (partition, bucket) for partition, bucket in groups}
-        for partition, where in shares.items():
+        others = {(of.partition, of.file_id) for of in chain(*mixed.values())}
+        progress = self.work.progress("merged", len(others.union(buckets, self.gone)))
+        group_targets = self._group_targets(buckets, mixed, progress)
+        if self.gone:
+            group_targets = self._without_gone(group_targets)
+        return list(filter(None, progress.through(_in_turn(self._write, group_targets))))
+
+    def _group_targets(
+        self, buckets: dict[FileGroup, RowGroup], mixed: dict[str, list[Slice]], progress: Progress
+    ) -> Iterator[tuple[TargetGroup, pa.Table]]:
+        """Each group that has a key gets its row, and several may; each group comes once."""
+        groups, found = self.rows.groups, dict[Share, Any]()
+        for partition, where in (shares := by_partition(groups)).items():
             for each in mixed[partition]:
                 rows = self._of_slice(each, where, found)
-                if rows is not None and (partition, each.file_id) not in buckets:
-                    yield TargetGroup((partition, each.file_id), each), rows
+                group = partition, each.file_id
+                if rows is not None and group not in buckets:
+                    yield TargetGroup(group, each), rows
+                progress.more(rows is None and group not in buckets)
         for group, of in buckets.items():
             base = self.snapshot.groups.get(group)
             if self.rows.config.by_base_files:
