@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -135,6 +136,70 @@ def test_a_clean_deletes_a_savepoints_files_once_the_savepoint_is_deleted(
         with pytest.raises(TableError, match="no savepoint"):
             table.restore(saved)
         assert contents(table.read()) == before == by_hudi_rs(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "write"), [(MOR, "upsert"), (MOR, "delete"), (COW, "append")])
+def test_a_write_that_the_closed_fence_of_a_dead_restore_refuses_takes_its_instant_back(
+    tmp_path: Path, kind: str, write: str
+) -> None:
+    """The restore is completed, and its process died before it opened the fence."""
+    with made(tmp_path, kind=kind) as table, ExitStack() as stack:
+        saved, model = saved_then_changed(table)
+        opened = restoring.open_fence
+
+        def dies(*of: Any) -> Procedure[None]:
+            now = yield from load_timeline(of[0].names)
+            if "restore" in now.completed.values():
+                raise Died
+            yield from opened(*of)
+
+        stack.enter_context(patch.object(restoring, "open_fence", dies))
+        with pytest.raises(Died):
+            table.restore(saved)
+        stack.close()
+        before = {str(each) for each in tmp_path.rglob("*") if ".lockkit" not in str(each)}
+        with Table(table.url, options=OPTIONS) as other:
+            with pytest.raises(TableBlocked, match="run the restore again"):
+                getattr(other, write)(rows("k0", v=9))
+            assert not timeline(other).pending
+            after = {str(each) for each in tmp_path.rglob("*") if ".lockkit" not in str(each)}
+            assert {each for each in after - before if Path(each).is_file()} == set()
+            assert contents(other.read()) == model
+            assert other.restore(saved).taken_back == ()
+            other.upsert(rows("k0", v=9))
+            assert contents(other.read()) == model | {"k0": 9} == by_hudi_rs(tmp_path)
+
+
+def test_a_read_beside_a_pending_restore_says_that_any_process_can_finish_it(
+    table: Table,
+) -> None:
+    saved, _ = saved_then_changed(table)
+    with patch.object(restoring, "_carry_out", side_effect=Died), pytest.raises(Died):
+        table.restore(saved)
+    with pytest.raises(TableBlocked, match="any other can finish it: lockkit table restore URL"):
+        table.read()
+
+
+def test_ctrl_c_at_the_release_of_a_restores_lock_leaves_no_lock(table: Table) -> None:
+    saved, model = saved_then_changed(table)
+    store: Any = cast(Any, table.lock)._client.store
+    put, left = store.put, 0
+
+    def interrupted(key: str, body: bytes, condition: Any) -> Any:
+        nonlocal left
+        if b'"expired":true' in body.replace(b" ", b""):
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT)
+                Clock().sleep(0.05)
+        return put(key, body, condition)
+
+    for left in (1, 2):  # it opens the fence, and then it restores, each under the lock
+        with patch.object(type(store), "put", lambda _, *of: interrupted(*of)):
+            with pytest.raises(KeyboardInterrupt):
+                table.restore(saved)
+        assert left == 0 and not table.lock.locked()
+    assert contents(table.read()) == model
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def _lines(url: str, found: Adoption) -> list[str]:
     if not found.changed and found.fixes:
         why = "something else is in the way" if found.obstacles else "leave --dry-run out to do it"
         lines += [f"  nothing was changed: {why}"]
-    if found.remaining:  # an option for its writers now may contradict what is to be done first
+    if found.obstacles:  # an option for its writers now may contradict what is to be done first
         return lines
     options = writer_options(found.then, url)
     if not options and is_fenced_for_ever(from_properties(found.then)):

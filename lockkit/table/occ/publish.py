@@ -53,16 +53,9 @@ T = TypeVar("T")
 
 
 def publish(
-    prepared: Prepared,
-    lock: Lock,
-    store: Store,
-    clock: Clock,
-    emit: Emit = silent,
-    *,
-    strategy: ConflictStrategy = SIMPLE,
-    fence: bool | None = None,
-    first: First | None = None,
-) -> Committed:
+    prepared: Prepared, lock: Lock, store: Store, clock: Clock, emit: Emit = silent, *,
+    strategy: ConflictStrategy = SIMPLE, fence: bool | None = None, first: First | None = None,
+) -> Committed:  # fmt: skip
     """Acquire the lock, commit, release it.
 
     Once the commit is decided, nothing but `CommitUnknown` or an interrupt is raised: neither the
@@ -80,8 +73,7 @@ def publish(
     with note_if_interrupted(prepared), deferred(emit) as later:
         hold = _LockCommit(lock, store, clock, later)
         way = publish_under(hold, prepared, strategy=strategy, fenced=fenced, first=first)
-        committed: Committed = run(way, store, clock, later)
-    return committed
+        return run(way, store, clock, later)
 
 
 def publish_under(
@@ -146,9 +138,8 @@ def note_if_interrupted(prepared: Prepared) -> Iterator[None]:
         unknown.prepared = prepared
         raise
     except KeyboardInterrupt as interrupt:
-        names, instant = prepared.names, prepared.instant
-        own = f"{names.folder}{instant}*"
-        interrupt.add_note(str(CommitUnknown(instant, "interrupted", (FENCE_KEY, own))))
+        own = f"{prepared.names.folder}{prepared.instant}*"
+        interrupt.add_note(str(CommitUnknown(prepared.instant, "interrupted", (FENCE_KEY, own))))
         raise
 
 
@@ -207,7 +198,7 @@ def held(
 
     The table's own lock is released from then on, while the block continues.
     """
-    done, letting_go, own = False, _ReleaseThread(lock), isinstance(lock, Lock)
+    letting_go, own, done, acquired = _ReleaseThread(lock), isinstance(lock, Lock), False, False
 
     def mark_committed() -> bool:
         nonlocal done
@@ -218,7 +209,6 @@ def held(
             letting_go.go()
         return own
 
-    acquired = False
     try:
         if isinstance(lock, Lock):
             acquired = lock.acquire(timeout=lock.acquire_timeout, beside=beside)
@@ -231,7 +221,7 @@ def held(
         yield mark_committed
         letting_go.end()
         if not done:
-            lock.release()
+            letting_go.release() if own else lock.release()
         elif letting_go.ident is None:
             _let_go(lock)
     except BaseException as error:
@@ -318,6 +308,16 @@ class _ReleaseThread(threading.Thread):
     def __init__(self, lock: LockHandle) -> None:
         super().__init__(name="release", daemon=True)
         self._lock, self._releases, self._woken = lock, False, threading.Event()
+        self._failed: Exception | None = None
+
+    def release(self) -> None:
+        """From this thread, which no Ctrl-C interrupts; raises what the release raises."""
+        self.go()
+        self.begin()
+        self.end()
+        failed = self._failed if self.ident else _let_go(self._lock)
+        if failed is not None:
+            raise failed
 
     def begin(self) -> None:
         with suppress(RuntimeError, MemoryError):  # can't start new thread
@@ -335,15 +335,16 @@ class _ReleaseThread(threading.Thread):
     def run(self) -> None:
         self._woken.wait()
         if self._releases:
-            _let_go(self._lock)
+            self._failed = _let_go(self._lock)
 
 
-def _let_go(lock: LockHandle) -> None:
+def _let_go(lock: LockHandle) -> Exception | None:
     """A release that fails after a commit is only a warning, which `release` gives."""
     try:
         lock.release()
-    except Exception:  # noqa: BLE001 - denied, closed, lost: the commit stands, and the lease ends
-        return
+    except Exception as error:  # noqa: BLE001 - lost: the commit stands, and the lease ends
+        return error
+    return None
 
 
 class Scout(Protocol):

@@ -75,7 +75,8 @@ def refuse_restore(names: TimelineNames, instant: str) -> Procedure[None]:
     """Raise if a pending restore may take commits back while the table is read."""
     if not (yield from cannot_begin(names, instant)):
         why = "is a pending restore, which takes completed commits back one by one"
-        raise TableBlocked(instant, why, "let it finish, then read")
+        cure = "let it finish, then read; if its process is gone, any other can finish it: lockkit "
+        raise TableBlocked(instant, why, f"{cure}table restore URL with the same savepoint")
 
 
 def cannot_begin(names: TimelineNames, instant: str) -> Procedure[bool]:

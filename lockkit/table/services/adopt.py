@@ -125,9 +125,9 @@ def plan_adoption(buckets: Fix | None = None) -> Procedure[Adoption]:
     blocked = isinstance((yield from read(BLOCK_KEY)), Found) or not _to_block(keys)
     fixes = (*_fixes(keys, now, (yield WallMs()), blocked), *unsaid)
     changes = {key: value for each in fixes for key, value in each.changes.items()}
-    numbered = tuple((yield from _numbered_columns()))
-    writable = not unsaid and not numbered and not list(_remaining(keys))
-    remaining = (*_remaining({**keys, **changes}), *numbered)
+    standing = (*(yield from _numbered_columns()), *(yield from _other_buckets()))
+    writable = not unsaid and not standing and not list(_remaining(keys))
+    remaining = (*_remaining({**keys, **changes}), *standing)
     return Adoption(keys, fixes, remaining, writable)
 
 
@@ -255,6 +255,14 @@ def _numbered_columns() -> Procedure[list[str]]:
     return [why + "reads the table, and cannot write it; write it with Hudi, or copy its rows"]
 
 
+def _other_buckets() -> Procedure[list[str]]:
+    """The obstacle of a table whose keys are in other places than its file ids say."""
+    if not (yield from listing(OTHER_BUCKETS)):
+        return []
+    why = "is there: the table uses consistent hashing, or a number of buckets for each partition"
+    return [f"{OTHER_BUCKETS} {why}, and lockkit supports neither; write it with Hudi"]
+
+
 def _remaining(keys: Mapping[str, str]) -> Iterator[str]:
     found = list(reasons(keys))
     yield from found
@@ -299,7 +307,9 @@ def find_buckets(
     groups = sorted(group for group in snapshot.groups if has_bucket_number(group[1]))
     standing = bucket_number(said) if indexed else 0
     checked = groups or (indexed and (snapshot.groups or not standing))
-    if not checked and not store.list(OTHER_BUCKETS):
+    if store.list(OTHER_BUCKETS):  # what `plan_adoption` says
+        return None
+    if not checked:
         if number is not None and not indexed:
             why = "is refused: no file id here begins with the number of a bucket of Hudi's index"
             raise RefusedOption(OPTION, why, "leave it out", value=str(number))
@@ -340,9 +350,6 @@ def _blocked(
     keys: Mapping[str, str], number: int | None,
 ) -> str:  # fmt: skip
     """Why the number cannot be recorded; "" if it can."""
-    if store.list(OTHER_BUCKETS):
-        return (f"{OTHER_BUCKETS} is there: the table uses consistent hashing, or a number of "
-                "buckets for each partition, and lockkit supports neither")  # fmt: skip
     if others := sorted(file_id for _, file_id in snapshot.groups.keys() - set(groups)):
         return (f"the file id {others[0]} does not begin with the number of a bucket "
                 f"({len(others)} such file groups)")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs
 from lockkit.runtime.progress import Progress
-from lockkit.runtime.proven import create, delete, read
+from lockkit.runtime.proven import all_of, create, delete, read
 from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged, UnsupportedTable
 from lockkit.table.format import avro
 from lockkit.table.format.archived import load_archived

@@ -24,6 +24,7 @@ from lockkit.table.format.properties import (
     GROUP,
     HUDI,
     PROPERTIES_KEY,
+    TableConfig,
     load_config,
     recheck_config,
 )
@@ -31,7 +32,7 @@ from lockkit.table.occ import rollback
 from lockkit.table.occ.commit import Committed, EpochGuard
 from lockkit.table.occ.decide import settle
 from lockkit.table.occ.discarding import attempt_in
-from lockkit.table.occ.fence import COMMIT, read_fence
+from lockkit.table.occ.fence import CLOSED, COMMIT, read_fence
 from lockkit.table.occ.group.fence import goes_without
 from lockkit.table.occ.group.refused import LateInstant, passed
 from lockkit.table.occ.held import Overtaken
@@ -68,6 +69,9 @@ def withdraw_attempt(
             yield from _refuse_deleted(host, taken, paths)
         config, version = yield from host.run(load_config())
         before = taken.known.config
+        if certain and isinstance(error, TableError) and (yield from host.run(_is_closed(config))):
+            yield from host.run(_clear_away(taken, paths))  # no fence is replaced for a rollback
+            return True
         if (before.mode, config.mode) != (FENCED, HUDI) and before.commit == config.commit:
             raise
         # Closing the fence settled it: what is pending still was not decided, and never will be.
@@ -96,7 +100,7 @@ def _refuse_deleted(host: AttemptHost, taken: TakenInstant, paths: Paths) -> Pro
 
 
 def _clear_away(taken: TakenInstant, paths: Paths) -> Procedure[bool]:
-    """Delete the files of an attempt whose table is gone; returns whether a lock object is there.
+    """Delete the files of an attempt that nothing can decide; returns whether a lock object stands.
 
     A file that others may have written too is deleted only if its content is this attempt's. The
     files that mark partitions stay: a table that was made again here may rely on them by now.
@@ -106,14 +110,25 @@ def _clear_away(taken: TakenInstant, paths: Paths) -> Procedure[bool]:
         paths = [path for _, path in (yield from written_by(instant)) or ()]
     yield from all_of(delete(path) for path in paths)
     yield from unmark(instant)
-    match (yield from read(taken.requested)):
-        case Found(found, version) if found == taken.body:
-            yield from delete(taken.requested, version)
     inflight = names.inflight(instant, action)
     match (yield from read(inflight)):
         case Found(found, version) if attempt_in(inflight, found) == taken.attempt:
             yield from delete(inflight, version)
+    match (yield from read(taken.requested)):
+        case Found(found, version) if found == taken.body:
+            yield from delete(taken.requested, version)
     return isinstance((yield from read(LOCK_KEY)), Found)
+
+
+def _is_closed(config: TableConfig) -> Procedure[bool]:
+    """Whether a restore or a switch of the mode was interrupted, and no commit can be decided.
+
+    What was decided before is published, so a refused attempt needs no fence to be taken back.
+    """
+    if config.mode != FENCED or config.commit == GROUP:
+        return False
+    seen = yield from read_fence()
+    return seen.fence is not None and seen.fence.head.kind == CLOSED
 
 
 def _withdraw(
