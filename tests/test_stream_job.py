@@ -285,11 +285,25 @@ def test_a_new_field_inside_a_struct_of_avro_is_a_new_column(hold: Any) -> None:
     assert new_avro_fields(found, known) == ["st.y"]
     assert new_avro_fields(known, known) == new_avro_fields(known, found) == []
     by_name = record("st", of=hold(record("x")), name="r")
-    by_name["fields"] += [{"name": "again", "type": ["null", "a.b.inner"]}]
+    by_name["fields"] += [{"name": "again", "type": ["null", "inner"]}]
     assert new_avro_fields(by_name, known) == ["again"]
     wider = {**by_name, "fields": [{"name": "st", "type": hold(record("x", "y"))},
                                    {"name": "again", "type": "inner"}]}  # fmt: skip
     assert new_avro_fields(wider, by_name) == ["st.y"], "a record is compared once"
+
+
+@pytest.mark.parametrize("outer", [{"name": "r"}, {"name": "r", "namespace": "one"}])
+def test_records_of_one_name_in_two_namespaces_are_two(outer: dict[str, str]) -> None:
+    def both(*names: str, by_name: str) -> dict[str, Any]:
+        mine = {**record("x"), "namespace": "one"}
+        fields = [("a", mine), ("b", record(*names, name="two.inner")), ("c", by_name)]
+        said = [{"name": each, "type": kind} for each, kind in fields]
+        return {"type": "record", "fields": said, **outer}
+
+    inner = "inner" if "namespace" in outer else "one.inner"
+    known, found = both("x", by_name=inner), both("x", "y", by_name=inner)
+    assert new_avro_fields(found, known) == ["b.y"]
+    assert new_avro_fields(both("x", "y", by_name="two.inner"), known) == ["b.y", "c.y"]
 
 
 def test_a_record_that_holds_itself_is_compared_once() -> None:

@@ -37,37 +37,45 @@ def has_field(schema: Any, name: str) -> bool:
 
 def new_avro_fields(found: Any, known: Any) -> list[str]:
     """The fields of one Avro record that another one lacks, both as parsed JSON."""
-    names = _records(found, {}), _records(known, {})
+    names: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    first, second = _named(found, "", names[0]), _named(known, "", names[1])
     met = set[tuple[int, int]]()
 
     def new(mine: Any, other: Any, path: str) -> list[str]:
         if (id(mine), id(other)) in met:
             return []  # a record that holds itself
         met.add((id(mine), id(other)))
-        kinds, fields = {each["name"]: each["type"] for each in other["fields"]}, list[str]()
-        for each in mine["fields"]:
-            if each["name"] not in kinds:
-                fields.append(path + each["name"])
+        fields = list[str]()
+        for name, kind in mine["fields"].items():
+            if name not in other["fields"]:
+                fields.append(path + name)
                 continue
-            one, two = _held(each["type"], names[0]), _held(kinds[each["name"]], names[1])
+            one, two = _held(kind, names[0]), _held(other["fields"][name], names[1])
             if one is not None and two is not None:
-                fields += new(one, two, f"{path}{each['name']}.")
+                fields += new(one, two, f"{path}{name}.")
         return fields
 
-    return new(found, known, "")
+    return new(first, second, "")
 
 
-def _records(said: Any, into: dict[str, Any]) -> dict[str, Any]:
-    """Every record in a schema, by its name without the namespace."""
-    if isinstance(said, list):
-        for each in said:
-            _records(each, into)
-    elif isinstance(said, dict):
-        if said.get("type") == "record":
-            into[said["name"].rpartition(".")[2]] = said
-        for each in said.values():
-            _records(each, into)
-    return into
+def _named(kind: Any, space: str, records: dict[str, Any]) -> Any:
+    """The type with its records' full names: one without a namespace is in that around it."""
+    match kind:
+        case list():
+            return [_named(each, space, records) for each in kind]
+        case str():
+            return kind if "." in kind or not space else f"{space}.{kind}"
+        case {"type": "record", "name": name, "fields": fields}:
+            space = name.rpartition(".")[0] or kind.get("namespace", space)
+            made = {"fields": {}}
+            records[_named(name, space, {})] = made
+            for each in fields:
+                made["fields"][each["name"]] = _named(each["type"], space, records)
+            return made
+        case {"items": inner} | {"values": inner} | {"type": dict() | list() as inner}:
+            return {"of": _named(inner, space, records)}
+        case _:
+            return None
 
 
 def _held(kind: Any, records: dict[str, Any]) -> Any:
@@ -76,10 +84,10 @@ def _held(kind: Any, records: dict[str, Any]) -> Any:
         case list():
             return next((found for each in kind if (found := _held(each, records))), None)
         case str():
-            return records.get(kind.rpartition(".")[2])
-        case {"type": "record"}:
+            return records.get(kind)
+        case {"fields": _}:
             return kind
-        case {"items": inner} | {"values": inner} | {"type": dict() | list() as inner}:
+        case {"of": inner}:
             return _held(inner, records)
         case _:
             return None
