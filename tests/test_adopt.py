@@ -585,3 +585,20 @@ def test_a_table_in_the_mode_fenced_is_said_to_be_none_for_hudis_writers(
     shown = capsys.readouterr().out
     assert "Hudi's writers must not write it" in shown and "hoodie.write" not in shown
     assert f"lockkit table mode file://{tmp_path}/t hudi" in shown
+
+
+@pytest.mark.parametrize(
+    ("mode", "index"), [("hudi", "BUCKET"), ("hudi", ""), ("fenced", "BUCKET")]
+)
+def test_a_table_with_hudis_buckets_names_its_key_as_hudis_procedures_look_for_it(
+    tmp_path: Path, capsys: Any, mode: str, index: str
+) -> None:
+    name, folder = "hoodie.datasource.write.recordkey.field", tmp_path / "t"
+    with Table.create(
+        f"file://{folder}", record_key=["id", "at"], mode=mode, index=index,
+        table_type="MERGE_ON_READ",
+    ):  # fmt: skip
+        assert keys(folder).get(name) == ("id,at" if index else None)
+    say(folder, **{name: ""})  # as an earlier lockkit made it
+    assert adopt(capsys, folder)[0] == 0
+    assert keys(folder).get(name) == ("id,at" if index and mode == "hudi" else "")

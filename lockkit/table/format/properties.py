@@ -27,6 +27,7 @@ from lockkit.table.format.property_keys import (
     EVENT_PAYLOAD,
     FENCE_FORMAT,
     GROUPED,
+    HASHED_KEY,
     INDEX,
     KEY_CLASS,
     KEY_CLASSES,
@@ -240,6 +241,7 @@ def to_properties(config: TableConfig) -> dict[str, str]:
     }  # fmt: skip
     said = {
         FENCE_FORMAT: GROUPED[0] if config.commit == GROUP else "", INDEX: config.index,
+        HASHED_KEY: config.record_key if config.hashed else "",
         SWITCHES: str(config.switches or ""), ACCEPTED: config.accepted,
         ELSEWHERE: "true" if config.elsewhere else "",
         LOG_FORMAT: config.log_format, "hoodie.database.name": config.database,

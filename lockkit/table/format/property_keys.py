@@ -15,6 +15,9 @@ LAYOUTS = {"6": "1", "8": "2", "9": "2"}
 TYPE = "hoodie.table.type"
 COPY_ON_WRITE, MERGE_ON_READ = "COPY_ON_WRITE", "MERGE_ON_READ"
 INDEX, BUCKET_INDEX = "hoodie.index.type", "BUCKET"
+HASHED_KEY = "hoodie.datasource.write.recordkey.field"
+"""Beside `INDEX`, without which Hudi's Spark writers would take another index: the client of a
+procedure takes both from the table, and in Hudi 1.2 ends with a NullPointerException without it."""
 NUM_BUCKETS, BUCKETS_MAX = "hoodie.bucket.index.num.buckets", 10_000
 MODE = "lockkit.commit.mode"
 FENCED, HUDI = "fenced", "hudi"

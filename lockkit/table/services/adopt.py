@@ -35,6 +35,7 @@ from lockkit.table.format.property_keys import (
     BUCKET_INDEX,
     BUCKETS_MAX,
     FENCED,
+    HASHED_KEY,
     INDEX,
     LAYOUT,
     METADATA,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from lockkit.table.read.snapshot import Snapshot
 KEPT_PREFIX = HOODIE + ".lockkit/"
 LOCKS = "org.apache.hudi.client.transaction.lock."
+RECORD_KEYS = "hoodie.table.recordkey.fields"
 UNDER_WAY = frozenset({"commit", "replacecommit", "deltacommit"})
 
 
@@ -220,6 +222,13 @@ def _fixes(
             "any other writer that would make one (\"Found pending restore\")",
             {} if none.items() <= keys.items() else none,
         )  # fmt: skip
+    key = keys.get(RECORD_KEYS, "")
+    if not fenced and key and keys.get(INDEX) and not keys.get(HASHED_KEY):
+        yield Fix(
+            f"name the record key beside the bucket index ({HASHED_KEY})",
+            "Hudi's procedures take both from the table, and CALL create_savepoint and CALL "
+            "run_compaction end with a NullPointerException without it", {HASHED_KEY: key},
+        )  # fmt: skip
     if keys.get(TIMEZONE, "").upper() != "UTC":
         yield Fix(
             f"let new instants be in UTC (now {keys.get(TIMEZONE) or 'not set, that is LOCAL'})",
@@ -325,7 +334,8 @@ def find_buckets(
         if number in (None, standing):
             return Fix(what, means, {}, f"{blocked}; correct it: {OPTION} N")
     blocked = _blocked(store, clock, snapshot, groups, keys, number)
-    changes = {INDEX: BUCKET_INDEX, NUM_BUCKETS: str(number)}
+    key = {HASHED_KEY: keys[RECORD_KEYS]} if keys.get(RECORD_KEYS) else {}
+    changes = {INDEX: BUCKET_INDEX, NUM_BUCKETS: str(number), **key}
     if indexed:
         return Fix(f"correct the number of buckets of Hudi's index, now {said[:20] or 'missing'}",
                    "lockkit then puts each key where Hudi looks for it",
@@ -358,7 +368,7 @@ def _blocked(
         return f"bucket {twice[1]} has several file groups in the partition {twice[0]!r}"
     from lockkit.table.read.bucket_keys import located
 
-    fields = keys.get("hoodie.table.recordkey.fields", "").replace(" ", "").split(",")
+    fields = keys.get(RECORD_KEYS, "").replace(" ", "").split(",")
     found = list(located(store, clock, snapshot, groups, fields))
     if not found:
         none = "no stored key was found, so no number of buckets can be checked"
