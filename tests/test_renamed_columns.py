@@ -26,6 +26,7 @@ from lockkit.table.read.reader import read_increment, read_table
 from lockkit.table.services.adopt import adopt, plan_adoption
 
 pytestmark = pytest.mark.filterwarnings("ignore::lockkit.table.read.listed.LocalInstants")
+LATER = "29990101000000000"
 LOGGED = [each for each in RENAMED if each.startswith("mor")]
 
 
@@ -181,3 +182,23 @@ def test_a_file_older_than_every_version_is_read_by_names() -> None:
     file = pa.schema([("a", pa.int32())])
     assert ids.stored("20250101000000000", file) is None
     assert ids.stored("20260101000000000", file) == {"a": ("a", pa.int32())}
+
+
+@pytest.mark.parametrize("name", RENAMED)
+@pytest.mark.parametrize("operation", ["CLUSTER", "UPSERT"])
+def test_a_commit_that_cannot_change_the_columns_needs_no_ids(
+    hudi_made: Path, tmp_path: Path, name: str, operation: str
+) -> None:
+    """Hudi's clustering says a schema without ids, and its readers pass over that commit."""
+    table, layout = copied(hudi_made, tmp_path, name), name[3]
+    timeline = table / ".hoodie" / ("timeline" if layout == "9" else "")
+    said = {"operationType": operation, "extraMetadata": {"schema": '{"type": "record"}'},
+            "partitionToWriteStats": {}, "partitionToReplaceFileIds": {}}  # fmt: skip
+    (timeline / f"{LATER}.replacecommit.requested").touch()
+    end = f"_{LATER[:-1]}1" if layout == "9" else ""
+    (timeline / f"{LATER}{end}.replacecommit").write_text(json.dumps(said))
+    if operation == "UPSERT":  # its writer knew the columns by names alone
+        with pytest.raises(UnsupportedTable, match="has no ids of the columns"):
+            ours(table)
+        return
+    assert ours(table) == ours(table, as_of=LATER) == ours(hudi_made / name)

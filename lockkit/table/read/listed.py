@@ -50,6 +50,7 @@ from lockkit.table.read.table_files import (
     load_listed,
     refuse_lost_base,
     refuse_lost_plan,
+    says_columns,
 )
 
 
@@ -239,16 +240,16 @@ def _schema(
     found: Listed, wanted: list[str], until: str | None
 ) -> Procedure[tuple[str | None, str, str]]:
     """The schema of the newest commit with one, archived ones too, or of the table's creation;
-    that commit, and the ids of the columns in it.
-    """
+    that commit, and the ids of the columns in it."""
     for instant in reversed(wanted):
         outline = yield from _outline(found, instant)
-        if outline.schema:
+        if says_columns(found, outline):
             return outline.schema, instant, outline.extra.get(LATEST, "")
     for commit in reversed((yield from load_archived_commits(found.table.config))):
-        if commit.schema and (until is None or instant_ms(commit.instant) <= instant_ms(until)):
+        early = until is None or instant_ms(commit.instant) <= instant_ms(until)
+        if early and says_columns(found, commit):
             return commit.schema, commit.instant, commit.extra.get(LATEST, "")
-    return found.table.created_with or None, "", ""
+    return found.table.created_with or None, max(wanted, default="") if found.histories else "", ""
 
 
 def _refuse_cleaned(

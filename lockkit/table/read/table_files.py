@@ -17,7 +17,13 @@ from lockkit.table.format.column_ids import (
     ColumnIds,
     parse_ids,
 )
-from lockkit.table.format.layout import BASE_FILE, LOG_FILE, FileGroup, parse_commit
+from lockkit.table.format.layout import (
+    BASE_FILE,
+    LOG_FILE,
+    CommitFiles,
+    FileGroup,
+    parse_commit,
+)
 from lockkit.table.format.log_blocks import COMMAND, blocks
 from lockkit.table.format.partition import is_inside
 from lockkit.table.format.readable import ReadableTable, load_readable
@@ -26,6 +32,7 @@ from lockkit.table.format.timeline import HOODIE, Timeline, TimelineNames, load_
 from lockkit.table.occ.covered import NO_ARCHIVE, first_active
 
 COMMITS = frozenset({"commit", "replacecommit", "deltacommit"})
+_SAME_COLUMNS = frozenset({"CLUSTER", "COMPACT", "LOG_COMPACT", "INDEX"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +193,15 @@ def _without_late(found: Listed) -> Procedure[Listed]:
         bases=tuple(of for of in found.bases if of.path in own.get(of.instant, (of.path,))),
         logs=tuple(log for log in found.logs if log[4] in named.get(log[1], (log[4],))),
     )  # fmt: skip
+
+
+def says_columns(found: Listed, commit: CommitFiles) -> bool:
+    """Whether the table's columns are those of this commit's schema.
+
+    Where columns have ids, not of one that cannot change them (Hudi's `canUpdateSchema`): that of a
+    clustering has a schema, and no ids.
+    """
+    return bool(commit.schema) and not (found.histories and commit.operation in _SAME_COLUMNS)
 
 
 def load_ids(found: Listed, newest: str, latest: str) -> Procedure[ColumnIds | None]:
