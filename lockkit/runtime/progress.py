@@ -20,7 +20,7 @@ FEW = 32
 
 
 @dataclass(slots=True)
-class Progress:
+class WorkDone:
     """Counts what is finished, by any thread, and says so now and then: by `emit`, with a `clock`.
 
     A procedure needs neither: `all_of` yields the clock's reading and the note.

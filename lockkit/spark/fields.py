@@ -67,7 +67,7 @@ def _named(kind: Any, space: str, records: dict[str, Any]) -> Any:
             return kind if "." in kind or not space else f"{space}.{kind}"
         case {"type": "record", "name": name, "fields": fields}:
             space = name.rpartition(".")[0] or kind.get("namespace", space)
-            made = {"fields": {}}
+            made: dict[str, Any] = {"fields": {}}
             records[_named(name, space, {})] = made
             for each in fields:
                 made["fields"][each["name"]] = _named(each["type"], space, records)

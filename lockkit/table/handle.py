@@ -533,8 +533,8 @@ class Table:
     def _files(self, target: Target, rows: pa.Table) -> list[BaseFile]:
         parts: Any = list(by_partition(target.config, rows))
         if len(parts) > FEW:
-            from lockkit.runtime.progress import Progress
+            from lockkit.runtime.progress import WorkDone
             how = "partitions", target.instant, self.emit, self.clock
-            parts = Progress("wrote", len(parts), *how).through(parts)
+            parts = WorkDone("wrote", len(parts), *how).through(parts)
         return [write_inserts(target, part, file_id=free_file_id(self.clock), task=TaskId(number))
                 for number, (_, part) in enumerate(parts)]  # fmt: skip

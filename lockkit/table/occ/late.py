@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from lockkit.protocol.outcome import Found, Missing, NotModified, Version
 from lockkit.runtime import Note, Procedure
-from lockkit.runtime.progress import Progress
+from lockkit.runtime.progress import WorkDone
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.stores import ListEntry
 from lockkit.table.errors import DamagedFile
@@ -144,7 +144,7 @@ def leave(names: TimelineNames, leavers: Leavers, instants: Sequence[str]) -> Pr
               else ("savepoint",) for each in instants}  # fmt: skip
     first = [key for each in instants for key in keys.get(each, ()) if key not in done
              and not any(f".{action}" in key for action in beside[each])]  # fmt: skip
-    progress = Progress("deleted", len(first) + len(done), "files of archived instants")
+    progress = WorkDone("deleted", len(first) + len(done), "files of archived instants")
     yield from progress.all_of(delete(key) for key in first)
     for key in done:
         yield from progress.all_of([delete(key)])

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from lockkit.runtime import Procedure
-from lockkit.runtime.progress import Progress
+from lockkit.runtime.progress import WorkDone
 from lockkit.runtime.proven import all_of, create, delete, listing
 from lockkit.table.format.layout import LOG_FILE, command_token, in_partition
 from lockkit.table.format.log_blocks import COMMAND, COMMAND_KIND, INSTANT, TARGET
@@ -30,7 +30,7 @@ def take_back(target: str, paths: Iterable[str], gone: Container[str] = ()) -> P
     """
     deleted, slices = parts(target, paths, gone)
     yield from all_of(delete(path) for path in deleted)
-    progress = Progress("took back", len(slices), "slices", target)
+    progress = WorkDone("took back", len(slices), "slices", target)
     yield from progress.all_of(_command(target, of, version) for of, version in slices.items())
     return deleted
 

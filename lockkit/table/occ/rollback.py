@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Unique, WallMs
-from lockkit.runtime.progress import Progress
+from lockkit.runtime.progress import WorkDone
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.table.errors import RefusedOption, Unanswered
 from lockkit.table.format.layout import NO_BASE
@@ -295,7 +295,7 @@ def take_files_back(target: str, paths: Collection[str], sliced: bool) -> Proced
 
         yield from take_back(target, paths)
     else:
-        progress = Progress("deleted", len(paths), "files", target)
+        progress = WorkDone("deleted", len(paths), "files", target)
         yield from progress.all_of(delete(path) for path in paths)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs
-from lockkit.runtime.progress import Progress
+from lockkit.runtime.progress import WorkDone
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.table.errors import TableBlocked
 from lockkit.table.format.base_file import Slice
@@ -332,7 +332,7 @@ def carry_out(plan: CleanPlan, names: TimelineNames) -> Procedure[Cleaned]:
     """Delete the files that the plan lists; a missing file is not an error. Needs no lock."""
     began_ms = yield WallMs()
     yield from create(names.inflight(plan.instant, "clean"), b"")
-    progress = Progress("deleted", len(plan.files), "files", plan.instant)
+    progress = WorkDone("deleted", len(plan.files), "files", plan.instant)
     yield from progress.all_of(delete(path) for _, path in plan.files)
     took_ms = (yield WallMs()) - began_ms
     # Nothing depends on a clean's completion time; all processes that finish it derive the same.

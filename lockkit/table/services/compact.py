@@ -21,7 +21,7 @@ from typing import Any
 
 from lockkit.runtime import Procedure, run
 from lockkit.runtime.pool import Pool
-from lockkit.runtime.progress import Progress
+from lockkit.runtime.progress import WorkDone
 from lockkit.table.errors import TableBlocked, TableChanged, UnsupportedTable
 from lockkit.table.format.base_file import BaseFileWriter, Slice, draft_file
 from lockkit.table.format.base_file_reading import COPIED_ANEW
@@ -300,7 +300,7 @@ def merged(
     refuse_millis(snapshot.schema)
     context.report(f"compacting {len(plan.slices)} file groups", transaction.instant)
     of = "file groups", transaction.instant, context.emit, context.clock
-    progress = Progress("compacted", len(plan.slices), *of)
+    progress = WorkDone("compacted", len(plan.slices), *of)
     merge = SliceMerge(context, snapshot, transaction, heart, task, progress)
     with Pool(AT_ONCE) as pool:
         stats = tuple(pool.map(merge.carry_out, _not_replaced(plan, snapshot)))
@@ -322,7 +322,7 @@ class SliceMerge:
     transaction: Transaction
     heart: AttemptHeartbeat
     task: TaskId
-    progress: Progress
+    progress: WorkDone
     alone: Lock = field(default_factory=Lock)
 
     def carry_out(self, planned: CompactionInput) -> WriteStat:

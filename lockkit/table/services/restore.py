@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs
-from lockkit.runtime.progress import Progress
+from lockkit.runtime.progress import WorkDone
 from lockkit.runtime.proven import all_of, create, delete, read
 from lockkit.table.errors import RefusedOption, TableBlocked, TableChanged, UnsupportedTable
 from lockkit.table.format import avro
@@ -284,7 +284,7 @@ def _carry_out(
             commit = yield from read_commit(names, each, now)
             logs = {stat.path for stat in commit.stats if stat.is_log}
             deleted[each] = sorted({*deleted[each], *logs})
-    progress = Progress("deleted", sum(map(len, deleted.values())), "files", instant)
+    progress = WorkDone("deleted", sum(map(len, deleted.values())), "files", instant)
     for each, action in plan.instants:
         believe()
         if config.sliced:

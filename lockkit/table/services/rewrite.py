@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockkit.runtime.progress import Progress
+from lockkit.runtime.progress import WorkDone
 from lockkit.table.format.base_file import (
     BaseFileWriter,
     Slice,
@@ -53,17 +53,17 @@ class Rewrite:
         with self._open:
             if self.plan.params[LAYOUT_KEY] == "bucketed":
                 outputs = sum(each.outputs for each in groups)
-                progress = Progress("wrote", outputs, "buckets", *how)
+                progress = WorkDone("wrote", outputs, "buckets", *how)
                 for group in groups:
                     self._into_buckets(group, progress)
             else:
                 inputs = sum(len(each.slices) for each in groups)
-                progress = Progress("rewrote", inputs, "file groups", *how)
+                progress = WorkDone("rewrote", inputs, "file groups", *how)
                 for group in groups:
                     self._into_larger(group, progress)
         return tuple(self._stats)
 
-    def _into_larger(self, group: ClusteringGroup, progress: Progress) -> None:
+    def _into_larger(self, group: ClusteringGroup, progress: WorkDone) -> None:
         target_bytes = int(self.plan.params[TARGET_KEY])
         draft: BaseFileWriter | None = None
         for source, rows in self._rows(progress.through(group.slices)):
@@ -76,7 +76,7 @@ class Rewrite:
         if draft is not None:
             self._put(draft)
 
-    def _into_buckets(self, group: ClusteringGroup, progress: Progress) -> None:
+    def _into_buckets(self, group: ClusteringGroup, progress: WorkDone) -> None:
         count = self.snapshot.config.buckets
         for first in range(0, count, BUCKETS_AT_ONCE):
             drafts: dict[int, BaseFileWriter] = {}

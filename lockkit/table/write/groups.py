@@ -47,7 +47,7 @@ from lockkit.table.write.merge import deletions, merge, refuse_strangers, upsert
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lockkit.runtime.progress import Progress
+    from lockkit.runtime.progress import WorkDone
     from lockkit.table.write.log import LogDraft
 
     Draft: TypeAlias = "BaseFileWriter | LogDraft"
@@ -171,10 +171,10 @@ class WriteTask:
     may count as committed once older commits are archived."""
     emit: Emit = silent
 
-    def progress(self, did: str, total: int, what: str = "file groups") -> Progress:
-        from lockkit.runtime.progress import Progress  # a small write does without
+    def progress(self, did: str, total: int, what: str = "file groups") -> WorkDone:
+        from lockkit.runtime.progress import WorkDone  # a small write does without
 
-        return Progress(did, total, what, self.target.instant, self.emit, self.clock)
+        return WorkDone(did, total, what, self.target.instant, self.emit, self.clock)
 
     def open(self, path: str) -> BinaryIO:
         """A base file, for the caller to close."""

@@ -32,7 +32,7 @@ from lockkit.table.write.merge import upserts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lockkit.runtime.progress import Progress
+    from lockkit.runtime.progress import WorkDone
     from lockkit.stores import Store
 
 KEPT_BYTES_MAX = 32 << 20
@@ -251,7 +251,7 @@ class GroupMerge:
         return list(filter(None, progress.through(_in_turn(self._write, group_targets))))
 
     def _group_targets(
-        self, buckets: dict[FileGroup, RowGroup], mixed: dict[str, list[Slice]], progress: Progress
+        self, buckets: dict[FileGroup, RowGroup], mixed: dict[str, list[Slice]], progress: WorkDone
     ) -> Iterator[tuple[TargetGroup, pa.Table]]:
         """Each group that has a key gets its row, and several may; each group comes once."""
         groups, found = self.rows.groups, dict[Share, Any]()
