@@ -11,8 +11,9 @@ import io
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from lockkit.table.errors import DamagedFile
@@ -25,6 +26,8 @@ INSTANT, TARGET, SCHEMA, COMMAND_KIND, JOINED = range(5)
 PARTIAL = 7
 HEADER_KEYS = range(9)
 DELETES_VERSION = 3
+SMALL = 16_384
+"""Blocks of at most so many bytes are joined before they are decoded."""
 _SIZE = len(MAGIC) + 8
 _MAGIC = re.compile(MAGIC)
 
@@ -125,6 +128,42 @@ def _header(rest: memoryview, at: int) -> tuple[dict[int, str], int]:
 
 
 # --- what is in a block ---------------------------------------------------------------------------
+
+
+def joined(every: Sequence[Block]) -> list[tuple[Block, tuple[Block, ...]]]:
+    """Each block that is to be decoded, and those that it joins: small ones side by side.
+
+    They are Avro blocks of whole rows and of one schema. To decode a block takes a millisecond,
+    however few rows it has. A block whose records are not as long as it says stays alone.
+    """
+    found = list[tuple[Block, tuple[Block, ...]]]()
+    for alike, some in groupby(every, _like):
+        these = tuple(some)
+        if alike is None or len(these) == 1:
+            found += ((each, (each,)) for each in these)
+            continue
+        version, _ = struct.unpack_from(">ii", these[0].content, 0)
+        count = sum(struct.unpack_from(">ii", each.content, 0)[1] for each in these)
+        content = struct.pack(">ii", version, count) + b"".join(each.content[8:] for each in these)
+        found.append((replace(these[0], content=content), these))
+    return found
+
+
+def _like(block: Block) -> tuple[str, bytes] | None:
+    """What the blocks have in common that it may be joined with; None: it stays alone."""
+    content = block.content
+    if block.kind != AVRO or not 8 <= len(content) <= SMALL or PARTIAL in block.header:
+        return None
+    _, count = struct.unpack_from(">ii", content, 0)
+    at = 8
+    for _ in range(count):
+        if at + 4 > len(content):
+            return None
+        (size,) = struct.unpack_from(">i", content, at)
+        if size < 0:
+            return None
+        at += 4 + size
+    return (block.header.get(SCHEMA, ""), bytes(content[:4])) if at == len(content) else None
 
 
 def avro_rows(block: Block) -> Iterator[dict[str, Any]]:

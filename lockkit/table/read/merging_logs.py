@@ -27,7 +27,16 @@ from lockkit.table.errors import DamagedFile, UnsupportedTable
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.layout import parse_commit
-from lockkit.table.format.log_blocks import COMMAND, JOINED, KINDS, TARGET, Block, blocks, gaps
+from lockkit.table.format.log_blocks import (
+    COMMAND,
+    JOINED,
+    KINDS,
+    TARGET,
+    Block,
+    blocks,
+    gaps,
+    joined,
+)
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.format.timeline import TimelineNames
 from lockkit.table.read import log_order
@@ -37,6 +46,10 @@ from lockkit.table.read.log_slice import LogSlice, without_logs
 
 AHEAD_BYTES_MAX = 32 << 20
 """Merged rows of a slice that are in memory before its turn comes."""
+DAMAGE = (
+    LookupError, TypeError, ValueError, OSError, NotImplementedError, EOFError, struct.error
+)  # fmt: skip
+"""What a block raises that cannot be read."""
 LOGS_AT_ONCE = 4
 """Log files of a slice that are fetched at one time."""
 Scanning = Callable[..., Iterator["pa.RecordBatch"]]
@@ -233,24 +246,37 @@ def keys_to_write_whole(
 
 def log_entries(of: LogSlice, logs: dict[str, Any], columns: LogColumns) -> LogEntries:
     """The entry of each key, merged over all log files, which leave memory (`logs`) one by one."""
-    block: Block | None = None
-    waiting = visible_blocks(logs, of)[::-1]
+    parts: tuple[Block, ...] = ()
+    every = visible_blocks(logs, of)
+    alone = columns.ids is not None  # which of a row's columns are which depends on its instant
+    waiting = ([(each, (each,)) for each in every] if alone else joined(every))[::-1]
+    del every
     logs.clear()
 
     def each_block() -> Iterator[Block]:
-        nonlocal block
+        nonlocal parts
         while waiting:
-            yield (block := waiting.pop())
+            block, parts = waiting.pop()
+            yield block
 
     try:
         return merged_entries(each_block(), columns)
-    except (
-        LookupError, TypeError, ValueError, OSError, NotImplementedError, EOFError, struct.error
-    ) as error:  # fmt: skip
-        assert block is not None
-        why = f"has one {KINDS[block.kind]} block of {block.instant} that cannot be read"
-        why += f" ({type(error).__name__} {str(error)[:160]})"
-        raise DamagedFile(of.logs[0], why) from None
+    except DAMAGE as error:
+        block, why = next(filter(None, (_damaged(each, columns) for each in parts)),
+                          (parts[0], error))  # fmt: skip
+        said = f"{type(why).__name__} {str(why)[:160]}"
+        raise DamagedFile(
+            of.logs[0], f"has one {KINDS[block.kind]} block of {block.instant} that cannot be read "
+            f"({said})"
+        ) from None  # fmt: skip
+
+
+def _damaged(block: Block, columns: LogColumns) -> tuple[Block, Exception] | None:
+    try:
+        merged_entries([block], columns)
+    except DAMAGE as error:
+        return block, error
+    return None
 
 
 def _is_row(entries: LogEntries) -> pa.Array:
