@@ -24,7 +24,19 @@ from lockkit.protocol.outcome import (
     Throttled,
     WriteAnswer,
 )
-from lockkit.runtime import Get, List, Parallel, Procedure, Put, Sleep, Unique, WallMs, run
+from lockkit.runtime import (
+    Get,
+    List,
+    Note,
+    Parallel,
+    Procedure,
+    Put,
+    Sleep,
+    Unique,
+    WallMs,
+    carry_out,
+    run,
+)
 from lockkit.stores import ListEntry, Listing, open_store
 from lockkit.table import CommitConflict
 from lockkit.table.format.plans import (
@@ -270,6 +282,84 @@ def test_a_writer_learns_from_the_fence_that_its_commit_is_published() -> None:
     published, asked = carried_out(way, lambda _: None)
     assert not published
     assert {type(each).__name__ for each in asked} <= {"Sleep", "Note"}
+
+
+def growing(client: GroupClient, parts: dict[int, Callable[[], None]]) -> Callable[[Any], Any]:
+    """Nothing is published; before its n-th pause the client learns something from its writer."""
+    pauses = 0
+
+    def answer(request: Any) -> Any:
+        nonlocal pauses
+        match request:
+            case Sleep():
+                pauses += 1
+                parts.get(pauses, lambda: None)()
+                return None
+            case Get(key) if key == FENCE_KEY:
+                return Found(format_group_fence(client.known), client.version)
+            case Get():
+                return Missing()
+            case List():
+                return []
+            case Put():
+                return Applied("v")
+            case Parallel(procedures):
+                return tuple(carry_out(each, answer) for each in procedures)
+            case _:
+                return 0 if isinstance(request, WallMs) else None
+
+    return answer
+
+
+def seen_by(client: GroupClient, way: Procedure[Any], parts: dict[int, Callable[[], None]]) -> Any:
+    """Its requests and pauses in order, also those in parallel."""
+    asked, answer = [], growing(client, parts)
+
+    def kept(request: Any) -> Any:
+        if not isinstance(request, Parallel):
+            asked.append(request)
+            return answer(request)
+        return tuple(carry_out(each, kept) for each in request.procedures)
+
+    return carry_out(way, kept), asked
+
+
+def test_a_writer_takes_over_the_publishing_of_all_that_was_decided_since_the_publisher_was_killed(
+) -> None:
+    """Not only up to its own commit: the fence names the killed one until this writer wins it.
+    That one had taken over from another publisher."""
+    every = decisions(9)
+    fence, *later = (fence_of(every[:count]) for count in (2, 6, 9))
+    newer, newest = (replace(each, combiner="W3") for each in later)
+    client = client_of(fence)
+    way = see_published(client, fence.window[0], patience_s=0.5, fence=fence)
+    parts = {1: lambda: client.knows(newer, "v2"), 5: lambda: client.knows(newest, "v3")}
+    published, asked = seen_by(client, way, parts)
+    assert published and client.idle == "W3"
+    sent = [each.key for each in asked if isinstance(each, Put)]
+    assert sent == [completed_key(each) for each in every]
+    first = next(at for at, each in enumerate(asked) if isinstance(each, Put))
+    assert sum(each.seconds for each in asked[:first] if isinstance(each, Sleep)) < 1
+
+
+def test_a_writer_waits_for_a_publisher_that_goes_on_and_sends_nothing() -> None:
+    """What its own listings show costs no request; each commit that they show begins the wait
+    anew, and so does another publisher."""
+    fence = fence_of(decisions(8))
+    client = client_of(fence)
+
+    def shows(number: int) -> Callable[[], None]:
+        return lambda: client.proven.add(number)
+
+    def another() -> None:
+        client.knows(replace(fence, round=99, combiner="W3"), "v2")
+
+    way = see_published(client, fence.window[-1], patience_s=0.5, fence=fence)
+    parts = {2 * number: shows(number) for number in range(1, 9)} | {15: another}
+    published, asked = seen_by(client, way, parts)
+    assert not published and not client.idle
+    assert {type(each) for each in asked} == {Sleep, Note}
+    assert sum(isinstance(each, Sleep) for each in asked) == 16
 
 
 def test_a_closed_client_looks_again_and_publishes_nothing_while_another_one_publishes() -> None:

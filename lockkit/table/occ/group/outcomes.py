@@ -195,8 +195,8 @@ def publish_one(
 def publish_round(client: GroupClient, fence: GroupFence, mine: GroupDecision) -> Procedure[bool]:
     """Publish `mine`, and all decisions that this client knows.
 
-    The client that the fence names then publishes what others have decided meanwhile. False: the
-    table is gone, or another one was made in its place, so nothing is published.
+    A client that publishes for others then goes on with what they have decided meanwhile. False:
+    the table is gone, or another one was made in its place, so nothing is published.
     """
     for _ in range(PUBLISHING_TURNS_MAX):
         if mine_alone := client.publishing.acquire(blocking=False):
@@ -225,7 +225,7 @@ def publish_round(client: GroupClient, fence: GroupFence, mine: GroupDecision) -
 def fence_beside(client: GroupClient, done: GroupFence) -> Procedure[GroupFence | None]:
     """The decisions made since, read while this client publishes earlier ones. It also reads the
     first inflight files to publish then."""
-    if not client.contended or not is_publisher(client, done) or rewrites(client):
+    if not client.contended or not publishes(client, done) or rewrites(client):
         return None
     began_ms = client.boot_ms()
     found = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
@@ -233,7 +233,7 @@ def fence_beside(client: GroupClient, done: GroupFence) -> Procedure[GroupFence 
         return None
     client.knew_ms = max(client.knew_ms, began_ms)
     client.archived = max(client.archived, fence.archived)
-    if not is_publisher(client, fence) or fence.last == done.last:
+    if not publishes(client, fence) or fence.last == done.last:
         return None
     new = [each for each in fence.window if each.seq > done.last][:READ_AHEAD]
     view = GroupView(fence, found.version, {}, frozenset())
@@ -242,7 +242,7 @@ def fence_beside(client: GroupClient, done: GroupFence) -> Procedure[GroupFence 
 
 
 def to_be_published(client: GroupClient, done: GroupFence) -> Procedure[GroupFence | None]:
-    """The decisions made since, while the fence names this client and others commit, too.
+    """The decisions made since, while this client publishes for others and they commit, too.
 
     Mostly its main thread reads the fence. `client.known` belongs to that thread, and is not
     changed here.
@@ -257,7 +257,7 @@ def to_be_published(client: GroupClient, done: GroupFence) -> Procedure[GroupFen
             found = yield from read(FENCE_KEY, unless=version or None, limit=FENCE_BYTES_MAX)
             if isinstance(found, Found):
                 known, version = parse_group_fence(found.body), found.version
-        if known.table != done.table or not is_publisher(client, known):
+        if known.table != done.table or not publishes(client, known):
             return None
         if known.last > done.last:
             return known
@@ -270,6 +270,11 @@ def rewrites(client: GroupClient) -> bool:
 
 def is_publisher(client: GroupClient, fence: GroupFence) -> bool:
     return bool(client.name) and fence.combiner == client.name
+
+
+def publishes(client: GroupClient, fence: GroupFence) -> bool:
+    """Whether this client publishes for others: the fence names it, or one that it found idle."""
+    return is_publisher(client, fence) or bool(client.idle and fence.combiner == client.idle)
 
 
 def stays(client: GroupClient, fence: GroupFence, since_ms: int) -> Procedure[bool]:

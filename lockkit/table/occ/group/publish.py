@@ -45,11 +45,11 @@ from lockkit.table.occ.group.commit import PASSED, decided, loses, see_others
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
 from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.occ.group.gone import confirmed, is_gone, note_gone
-from lockkit.table.occ.group.outcomes import bury, is_publisher, publish_round
+from lockkit.table.occ.group.outcomes import bury, publish_round, publishes
 from lockkit.table.occ.group.process import process_of
 from lockkit.table.occ.group.refused import noting, passed, refusal_of, shown_in
 from lockkit.table.occ.group.view import has_gap, known_decisions, look, view_beside
-from lockkit.table.occ.group.waiting import others_publish
+from lockkit.table.occ.group.waiting import newest_known, others_publish
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, deferred
 from lockkit.table.occ.transaction import Transaction
@@ -353,9 +353,10 @@ def see_published(
     """
     fence = fence or client.known
     assert fence is not None
-    others = not is_publisher(client, fence)
+    others = not publishes(client, fence)
     if others and not (yield from others_publish(client, fence, mine, patience_s)):
-        client.idle, others = fence.combiner, False
+        fence, others = newest_known(client, fence), False
+        client.idle = fence.combiner
     if not others and not (yield from publish_round(client, fence, mine)):
         yield from note_gone(mine)
         return False
