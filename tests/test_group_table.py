@@ -324,6 +324,29 @@ def test_a_writer_that_loses_the_fence_offers_its_commit_and_both_are_there(url:
     assert values(url) == judged(url) == dict.fromkeys("abcd", 0)
 
 
+def test_an_append_that_mostly_loses_the_fence_reserves_its_next_instant_while_it_waits(
+    url: str,
+) -> None:
+    asked: list[str] = []
+    with Table(url) as one, Table(url) as other:
+        one.append(rows("a"))
+        other.append(rows("b"))
+        client = one._upkeep.context.together[0]
+        while not client.loses:
+            before_fence(one, lambda: other.append(rows(f"x{client.lost}")))
+            one.append(rows(f"y{client.lost}"))
+            published(one)
+            published(other)
+        spy(one, asked.append)
+        before_fence(one, lambda: other.append(rows("c")))
+        one.append(rows("d"))
+    reserved = [at for at, each in enumerate(asked) if each.endswith(".requested")
+                and each.startswith("put")]  # fmt: skip
+    assert len(reserved) == 2 and asked.index(f"put {FENCE_KEY}") < reserved[1], asked
+    assert values(url) == judged(url)
+    assert set(values(url)) >= set("abcd")
+
+
 def contending(one: Table, other: Table) -> None:
     """`one` has lost the fence to `other`, and all is published."""
     one.append(rows("a"))
