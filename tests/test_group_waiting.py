@@ -18,13 +18,16 @@ from lockkit.protocol.outcome import (
     Applied,
     Found,
     IfAbsent,
+    IfVersion,
     Missing,
     NotModified,
     PreconditionFailed,
     Throttled,
+    Unknown,
     WriteAnswer,
 )
 from lockkit.runtime import (
+    Delete,
     Get,
     List,
     Note,
@@ -61,6 +64,7 @@ from lockkit.table.occ.group.ahead import (
     GroupAppend,
     GroupRewrite,
     behind_ms,
+    give_back,
     is_begun,
     reserve_ahead,
     spread_ms,
@@ -296,6 +300,7 @@ def growing(client: GroupClient, parts: dict[int, Callable[[], None]]) -> Callab
                 parts.get(pauses, lambda: None)()
                 return None
             case Get(key) if key == FENCE_KEY:
+                assert client.known is not None
                 return Found(format_group_fence(client.known), client.version)
             case Get():
                 return Missing()
@@ -720,6 +725,45 @@ def test_an_append_that_mostly_loses_the_fence_uses_an_instant_that_was_just_res
         kind(client).take(known, action=COMMIT, lead_ms=0, trying=None), answer
     )
     assert (taken.instant == ahead.instant) == used == (not asked) and not client.ahead
+
+
+@pytest.mark.parametrize("whose", ["mine", "another's", "nobody's"])
+@pytest.mark.parametrize("again", [True, False])
+def test_an_instant_that_was_reserved_ahead_without_an_answer_is_given_back(
+    whose: str, again: bool
+) -> None:
+    """Pending, it would hold back all readers of increments of version 6. It may be another's."""
+    client = client_of(replace(fence_of(()), newest=T(20)))
+    config = TableConfig(name="t", record_key="id", mode=FENCED, commit=GROUP)
+    known = TableCache(config, "v", newest=T(20))
+    before = TakenInstant(T(9), "mine", COMMIT, known, b"", "v")
+    bodies: dict[str, bytes] = {}
+    wall_ms = instant_ms(T(100))
+
+    def answer(request: Any) -> Any:
+        match request:
+            case Parallel(procedures):
+                return [carried_out(each, answer)[0] for each in procedures]
+            case Put(key, body) if not bodies:
+                bodies[key] = body if whose == "mine" else b"another's"
+                return Unknown("lost")
+            case Get(key):
+                return Missing() if whose == "nobody's" else Found(bodies[key], "v7")
+            case Delete(key, IfVersion("v7")):
+                del bodies[key]
+        return {WallMs: wall_ms, Unique: "mine"}.get(type(request), Applied("v8"))
+
+    carried_out(reserve_ahead(client, before), answer)
+    wall_ms += 9
+    ((ahead, _),) = client.ahead
+    if again:
+        way = GroupAppend(client).take(known, action=COMMIT, lead_ms=0, trying=None)
+        taken, _ = carried_out(way, answer)
+        assert taken.instant > ahead.instant and taken.version == "v8"
+    else:
+        carried_out(give_back(client), answer)
+    assert bool(bodies) == (whose != "mine")
+    assert not client.ahead and ahead.instant not in client.own
 
 
 def test_an_append_that_mostly_loses_the_fence_reserves_its_next_instant_beside_its_first_look(

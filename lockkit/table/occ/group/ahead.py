@@ -96,7 +96,7 @@ class GroupAppend:
             if client.contended:  # others' commits would pass an older one before it lists
                 loses = client.loses and not isinstance(self, GroupRewrite)
                 most_ms = client.trip_ms * 3 // 2 if loses else -1
-            if early_ms > most_ms or not is_usable(taken, known):
+            if early_ms > most_ms or not taken.version or not is_usable(taken, known):
                 useless.append(_given_back(client, taken))
             elif trying is None or (yield from trying(now)):
                 return now
@@ -364,10 +364,9 @@ def reserve_ahead(client: GroupClient, before: TakenInstant) -> Procedure[None]:
         client.own.add(instant)
         client.takes(instant)
         answer = yield from put_once(mine.requested, body, IfAbsent())
-        if isinstance(answer, Applied):
-            client.ahead.append((replace(mine, version=answer.version), sent_ms))
-        else:  # not `settle_write`: a write that may have landed is rolled back as a dead writer's
-            client.own.discard(instant)
+        # Not `settle_write`: a hint. What was not proven to be there is only given back.
+        version = answer.version if isinstance(answer, Applied) else ""
+        client.ahead.append((replace(mine, version=version), sent_ms))
 
 
 def _reserved(client: GroupClient) -> Any:
@@ -387,10 +386,14 @@ def release(client: GroupClient, mine: Any) -> Procedure[None]:
     """Delete a reserved instant that is not used yet."""
     with suppress(ValueError, StoreError, TableError):
         client.ahead.remove(mine)  # `ValueError`: it is used
-        taken, _ = mine
-        yield from _given_back(client, taken)
+        yield from _given_back(client, mine[0])
 
 
 def _given_back(client: GroupClient, taken: TakenInstant) -> Procedure[None]:
-    yield from delete(taken.requested, taken.version)
+    """A reservation without an answer may have landed: then readers of increments wait for it."""
+    version = taken.version
+    if not version and isinstance(found := (yield from read(taken.requested)), Found):
+        version = found.version if found.body == taken.body else ""
+    if version:
+        yield from delete(taken.requested, version)
     client.own.discard(taken.instant)
