@@ -7,8 +7,9 @@ import io
 import os
 import tempfile
 from functools import partial
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,9 @@ from lockkit.errors import TableError
 from lockkit.protocol.outcome import Applied, IfAbsent
 from lockkit.stores import open_store
 from lockkit.table import Table
+from lockkit.table.format.base_file import Slice
 from lockkit.table.format.data_files import open_data_file
+from lockkit.table.write import groups
 
 BODY = b"x" * 100_000
 
@@ -96,3 +99,28 @@ def test_a_large_upsert_does_not_have_all_its_base_files_on_the_temporary_disk_a
         table.upsert(pa.table({"id": ids, "v": ids}))
     assert len(copies) == 24, "each base file, and each new one"
     assert max(at_once) <= 4
+
+
+def test_a_small_write_fetches_many_base_files_in_parallel_and_holds_few_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One after the other, a write beside busy appending writers falls behind more and more."""
+    fetched: list[BytesIO] = []
+
+    def fetch(_store: Any, path: str, _clock: Any) -> BytesIO:
+        fetched.append(BytesIO(path.encode()))
+        return fetched[-1]
+
+    monkeypatch.setattr(groups, "open_data_file", fetch)
+    many = [Slice("", str(n), "", f"{n}.parquet") for n in range(2 * groups.PREFETCHED_MAX + 3)]
+    buffer = groups.FileBuffer(cast(Any, None), Clock(), early=True)
+    buffer.prefetch(many)
+    assert not buffer.at_hand
+    for each in many:
+        kept = buffer.take(each.path, keep=True)
+        assert kept is not None and kept.read() == each.path.encode()
+        assert sum(not each.closed for each in fetched) <= groups.PREFETCHED_MAX
+    again = buffer.take(many[-1].path)
+    assert again is not None and buffer.take(many[0].path) is None
+    buffer.close()
+    assert len(fetched) == len(many) and not [e for e in fetched if e is not again and not e.closed]

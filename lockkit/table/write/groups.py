@@ -13,7 +13,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from io import BytesIO
-from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
@@ -99,6 +98,7 @@ class FileBuffer:
         self._store, self._clock, self._early = store, clock, early
         self._pool = ThreadPoolExecutor(PREFETCHED_MAX)
         self._fetches: dict[str, Future[BinaryIO]] = {}
+        self._left: list[Slice] = []
         self._room, self._turn = UNSENT_BYTES_MAX, threading.Lock()
         self.at_hand = False
         """Whether all that `prefetch` was to fetch is here without a request."""
@@ -113,12 +113,16 @@ class FileBuffer:
         self._room, self.marks_later = UNSENT_BYTES_MAX, marks_later
 
     def prefetch(self, slices: Iterable[Slice], own: OwnFiles | None = None) -> None:
-        """Begin to fetch the base files of these, unless they are many or among its `own`."""
+        """Begin to fetch the first base files of these, unless they are among its `own`."""
         if not self._early:
             return
-        files = list(islice((e for e in slices if e.path not in self._fetches), PREFETCHED_MAX + 1))
-        self.at_hand = len(files) <= PREFETCHED_MAX
-        for each in files if self.at_hand else ():
+        self._left = [each for each in slices if each.path not in self._fetches]
+        self.at_hand = len(self._left) <= PREFETCHED_MAX
+        self._fetch_next(own)
+
+    def _fetch_next(self, own: OwnFiles | None = None) -> None:
+        files, self._left = self._left[:PREFETCHED_MAX], self._left[PREFETCHED_MAX:]
+        for each in files:
             if (body := own.get(each) if own else None) is not None:
                 job = Future[BinaryIO]()
                 job.set_result(BytesIO(body))
@@ -128,7 +132,13 @@ class FileBuffer:
             self._fetches[each.path] = job
 
     def take(self, path: str, *, keep: bool = False) -> BinaryIO | None:
-        """The file, for the caller to close unless it is to `keep`; None if it is not here."""
+        """The file, for the caller to close unless it is to `keep`; None if it is not here.
+
+        If the first of those that are left is to be looked at, they take the place of the others.
+        """
+        if keep and self._left and self._left[0].path == path:
+            self._drop()
+            self._fetch_next()
         found = self._fetches.get(path) if keep else self._fetches.pop(path, None)
         if found is None:
             return None
@@ -148,8 +158,12 @@ class FileBuffer:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
-        for job in self._fetches.values():
-            if not job.cancelled() and job.exception() is None:
+        self._drop()
+
+    def _drop(self) -> None:
+        for path in list(self._fetches):
+            job = self._fetches.pop(path, None)
+            if job is not None and not job.cancelled() and job.exception() is None:
                 job.result().close()
 
 
