@@ -202,3 +202,47 @@ def test_a_commit_that_cannot_change_the_columns_needs_no_ids(
             ours(table)
         return
     assert ours(table) == ours(table, as_of=LATER) == ours(hudi_made / name)
+
+
+def version(number: int, *fields: dict[str, Any]) -> dict[str, Any]:
+    return {"version_id": number, "type": "record", "fields": list(fields)}
+
+
+def inside(*fields: dict[str, Any]) -> dict[str, Any]:
+    return field(2, "st", {"type": "array", "element": {"type": "record", "fields": list(fields)}})
+
+
+KEPT = {
+    "added": ([field(1, "a")], [field(1, "a"), field(2, "b")], True),
+    "dropped": ([field(1, "a"), field(2, "b")], [field(1, "a")], True),
+    "moved": ([field(1, "a"), field(2, "b")], [field(2, "b"), field(1, "a")], True),
+    "renamed": ([field(1, "a")], [field(1, "b")], False),
+    "added again": ([field(1, "a")], [field(2, "a")], False),
+    "added inside": ([inside(field(3, "a"))], [inside(field(3, "a"), field(4, "b"))], True),
+    "the same name inside": ([inside(field(3, "st"))], [inside(field(3, "st"))], True),
+    "renamed inside": ([inside(field(3, "a"))], [inside(field(3, "b"))], False),
+    "added again inside": ([inside(field(3, "a"))], [inside(field(4, "a"))], False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", KEPT)
+def test_after_a_writer_without_ids_names_are_read_if_they_are_as_good(
+    hudi_made: Path, tmp_path: Path, change: str
+) -> None:
+    """An ALTER TABLE with the option, then a writer with Hudi's defaults: Hudi reads by names."""
+    old, new, kept = KEPT[change]
+    table = copied(hudi_made, tmp_path, "cow6_plain")
+    expected = ours(table)
+    first, *_ = sorted((table / ".hoodie").glob("*.commit"))
+    said, now = json.loads(first.read_text()), version(int(first.stem), *new)
+    said["extraMetadata"]["latest_schema"] = json.dumps(now)
+    first.write_text(json.dumps(said))
+    (table / ".hoodie/.schema").mkdir()
+    history = json.dumps({"schemas": [now, version(0, *old)]})
+    (table / f".hoodie/.schema/{first.stem}.schemacommit").write_text(history)
+    if not kept:
+        with pytest.raises(UnsupportedTable, match="renamed or dropped some by ids"):
+            ours(table)
+        return
+    assert ours(table) == expected
+    assert not run(plan_adoption(), open_store(f"file://{table}"), Clock()).writable

@@ -66,6 +66,28 @@ def parse_ids(key: str, latest: str, history: bytes) -> ColumnIds:
     return ColumnIds(now, tuple(sorted(versions.items(), key=lambda each: each[0])))
 
 
+def keeps_names(key: str, history: bytes) -> bool:
+    """Whether each id has one name in all versions, and each name one id: then files may be read by
+    names. `DamagedFile` as from `parse_ids`."""
+    names: dict[int, str] = {}
+    ids: dict[tuple[int, str], int] = {}
+
+    def keeps(fields: Fields, parent: int) -> bool:
+        for number, (name, inside) in fields.items():
+            while isinstance(inside, tuple):
+                inside = inside[0]
+            if names.setdefault(number, name) != name:
+                return False
+            if ids.setdefault((parent, name), number) != number:
+                return False
+            if isinstance(inside, dict) and not keeps(inside, number):
+                return False
+        return True
+
+    versions = parse_ids(key, '{"fields": []}', history).versions
+    return all(keeps(fields, -1) for _, fields in versions)
+
+
 def _fields(said: Any) -> dict[int, tuple[str, Any]]:
     return {int(each["id"]): (str(each["name"]), _inside(each["type"])) for each in said["fields"]}
 

@@ -100,8 +100,8 @@ def list_for_writer(
         # It may have deleted a slice that the earlier listing of the timeline still needs.
         raise TableChanged(cleaned[0], "(a clean) ran while the folders were listed", "try again")
     snapshot = yield from _snapshot(found, sorted(wanted), as_of)
-    if snapshot.ids is not None:
-        refuse_renamed(config.mode, (yield from _outline(found, snapshot.schema_from)))
+    if found.histories:  # also where the newest commit's columns have no ids
+        refuse_renamed(config.mode, snapshot.schema_from)
     groups, damaged = dict(snapshot.groups), dict[str, str]()
     plans = yield from service_plans(config.names, now, damaged)
     for instant, plan in plans.items():

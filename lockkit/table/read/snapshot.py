@@ -59,12 +59,11 @@ def nothing(config: TableConfig) -> Snapshot:
     return Snapshot(config, CheckedHorizon(), MappingProxyType({}), MappingProxyType({}), None)
 
 
-def refuse_renamed(mode: str, commit: CommitFiles) -> None:
-    """Raise if columns are matched by their ids, which `listed` reads, and nothing here writes."""
-    if commit.extra.get(LATEST):
-        kind = NotWritable if mode == HUDI else UnsupportedTable
-        why = "evolved the schema with hoodie.schema.on.read.enable: columns are matched by ids"
-        raise kind(commit.instant, why, "write it with Hudi, or copy it to a new table")
+def refuse_renamed(mode: str, instant: str) -> None:
+    """Columns are matched by their ids, which `listed` reads, and nothing here writes."""
+    kind = NotWritable if mode == HUDI else UnsupportedTable
+    why = "evolved the schema with hoodie.schema.on.read.enable: columns are matched by ids"
+    raise kind(instant, why, "write it with Hudi, or copy it to a new table")
 
 
 def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
@@ -75,7 +74,8 @@ def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
     schema, schema_from = before.schema, before.schema_from
     old_names = set[str]()
     for commit in sorted(commits, key=lambda each: instant_ms(each.instant)):
-        refuse_renamed(before.config.mode, commit)
+        if commit.extra.get(LATEST):
+            refuse_renamed(before.config.mode, commit.instant)
         replaced.update(dict.fromkeys(commit.replaced, commit.instant))
         if commit.schema and schema_from <= commit.instant:
             schema, schema_from = commit.schema, commit.instant

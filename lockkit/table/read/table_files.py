@@ -15,6 +15,7 @@ from lockkit.table.format.column_ids import (
     HISTORY_FILE,
     SCHEMAS_PREFIX,
     ColumnIds,
+    keeps_names,
     parse_ids,
 )
 from lockkit.table.format.layout import (
@@ -212,17 +213,20 @@ def load_ids(found: Listed, newest: str, latest: str) -> Procedure[ColumnIds | N
     histories = {match[1]: each for each in found.histories
                  if (match := HISTORY_FILE.fullmatch(each)) and match[1] in found.now.completed
                  }  # fmt: skip
-    if not latest:
-        if any(each <= newest for each in histories):
-            why = "has no ids of the columns, and commits before it numbered them"
-            raise UnsupportedTable(newest, why, "read the table with Hudi")
+    numbered = [each for each in histories if latest or each <= newest]
+    if not numbered and not latest:
         return None
-    if not histories:
+    if not numbered:
         why = f"is missing, and the commit {newest} needs its schemas: columns may be renamed"
         raise DamagedFile(SCHEMAS_PREFIX, why, "restore the folder from a backup")
-    key = histories[max(histories)]
+    key = histories[max(numbered)]
     match (yield from read(key)):
-        case Found(body, _):
+        case Found(body, _) if latest:
             return parse_ids(key, latest, body)
+        case Found(body, _):  # a writer without ids came later: Hudi reads by names then
+            if keeps_names(key, body):
+                return None
+            why = "has no ids of the columns, and commits before it renamed or dropped some by ids"
+            raise UnsupportedTable(newest, why, "read the table with Hudi")
         case _missing:
             raise TableChanged(key, "was listed and is gone: a commit replaced it", "read again")
