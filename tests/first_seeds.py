@@ -71,12 +71,12 @@ def catalogues() -> Iterator[tuple[SimScenario, Mapping[str, Mutant]]]:
 def main() -> int:
     """Print what changes, and write it down at once; 1 if no seed finds a mistake."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("scenarios", nargs="*", help="only these (default: all)")
-    wanted, missed = parser.parse_args().scenarios, 0
+    parser.add_argument("names", nargs="*", help="only these scenarios or mistakes (default: all)")
+    wanted, missed = {*parser.parse_args().names}, 0
     for scenario, mutants in catalogues():
-        if wanted and scenario.name not in wanted:
-            continue
         for mutant in mutants.values():
+            if wanted and not wanted & {scenario.name, mutant.name}:
+                continue
             first = first_seed(scenario, mutant)
             seeds = (each for each in (first, *range(1, WITHIN)) if finds(scenario, mutant, each))
             seed = next(seeds, None)
