@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from hudi_rs import read_by_hudi_rs
 from test_merge_on_read import made
-from test_merged_of_hudi import adopted, shown
+from test_merged_of_hudi import adopted, as_rows, shown
 from test_merged_v6 import (
     KEYS,
     TS,
-    as_rows,
     dies,
     folder,
     forget,
@@ -31,7 +30,8 @@ from lockkit.runtime import run
 from lockkit.table import Table
 from lockkit.table.errors import DamagedFile, UnsupportedTable
 from lockkit.table.format.layout import command_token
-from lockkit.table.format.timeline import V6
+from lockkit.table.format.plans import RollbackPlan, format_rollback_plan
+from lockkit.table.format.timeline import V6, instant_ms, instant_of
 from lockkit.table.occ.markers import mark
 from lockkit.table.services.strays import take_strays_back
 
@@ -248,8 +248,13 @@ def test_what_is_written_behind_a_compaction_that_a_restore_took_away_hides_no_r
     body = slept.read_bytes()
     table.restore(saved)
     assert not slept.exists()
-    slept.write_bytes(body)
     table.delete_savepoint(saved)
+    write(table, 6, "k02")
+    config, last = table.refresh().config, max(log_files(table), key=lambda each: each.name)
+    slept.write_bytes(last.read_bytes())  # rows of a commit are never taken back
+    with pytest.raises(DamagedFile, match="has rows of the commit"):
+        run(take_strays_back(config), table.store, Clock())
+    slept.write_bytes(body)
     for v in range(7, 12):
         write(table, v, "k02")
         table.compact()
@@ -258,20 +263,52 @@ def test_what_is_written_behind_a_compaction_that_a_restore_took_away_hides_no_r
     assert not slept.exists()
 
 
+@pytest.mark.parametrize("known", ["the archive is there", "the archive is gone", "rolled back"])
+def test_files_of_archived_commits_stay_behind_a_commit_that_was_kept(
+    table: Table, known: str
+) -> None:
+    """As a savepoint keeps it from Hudi's archiver; or a rollback in its name, which decided
+    nothing, is still there.
+    """
+    hoodie = folder(table) / ".hoodie"
+    oldest = min(timeline(table).completed)
+    kept = {each: each.read_bytes() for each in hoodie.glob(f"{oldest}.*")}
+    write(table, 4, "k02")
+    write(table, 5, "k02")
+    assert moved(table)
+    archived = [each.instant for each in table.history()
+                if oldest < each.instant not in timeline(table).completed]  # fmt: skip
+    expected, files = live(table), {*folder(table).glob("*.parquet")}
+    named = [each for each in archived if any(each in path.name for path in files)]
+    assert named, "a base file is of an archived commit"
+    for path, body in kept.items():
+        path.write_bytes(body)
+    if known == "the archive is gone":
+        shutil.rmtree(hoodie / "archived")
+    if known == "rolled back":
+        at = instant_of(instant_ms(max(timeline(table).completed)) + 1)
+        plan = format_rollback_plan(RollbackPlan(at, named[0], "deltacommit", ()))
+        for key in (V6.requested(at, "rollback"), V6.completed(at, "rollback", None)):
+            (folder(table) / key).write_bytes(plan)
+    run(take_strays_back(table.refresh().config), table.store, Clock())
+    assert {*folder(table).glob("*.parquet")} == files
+    for path in kept:
+        path.unlink()
+    assert live(table) == expected == by_hudi_rs(table)
+
+
 def test_nothing_is_archived_while_rows_are_behind_a_plan_that_is_gone(table: Table) -> None:
     write(table, 4, "k01")
     planned = table.compact(mode="schedule")
     assert planned is not None
     write(table, 5, "k01")
-    expected, config = live(table), table.refresh().config
+    expected = live(table)
     key = folder(table) / V6.requested(planned.instant, "compaction")
     plan = key.read_bytes()
     key.unlink()
     before, files = timeline(table).completed, log_files(table)
-    for call in (lambda: table.archive(keep_min=2, keep_max=3),
-                 lambda: run(take_strays_back(config), table.store, Clock())):  # fmt: skip
-        with pytest.raises(DamagedFile, match=f"{key.name} is gone"):
-            call()
+    with pytest.raises(DamagedFile, match=f"{key.name} is gone"):
+        table.archive(keep_min=2, keep_max=3)
     assert timeline(table).completed == before and log_files(table) == files
     key.write_bytes(plan)
     table.compact(mode="execute")
