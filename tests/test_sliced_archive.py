@@ -297,6 +297,23 @@ def test_files_of_archived_commits_stay_behind_a_commit_that_was_kept(
     assert live(table) == expected == by_hudi_rs(table)
 
 
+def test_a_plan_brings_no_row_of_a_writer_that_was_rolled_back_after_it_was_made(
+    table: Table,
+) -> None:
+    """It has the writer's log file, and not the command behind it."""
+    dead = dies(table, "k03")
+    write(table, 4, "k01")
+    planned = table.compact(mode="schedule")
+    assert planned is not None and dead < planned.instant
+    roll_back(table, dead)
+    for v in range(5, 9):
+        write(table, v, "k01")
+        moved(table)
+    assert min(timeline(table).commits) < dead
+    table.compact(mode="execute")
+    assert live(table) == {"k01": 8} == by_hudi_rs(table)
+
+
 def test_nothing_is_archived_while_rows_are_behind_a_plan_that_is_gone(table: Table) -> None:
     write(table, 4, "k01")
     planned = table.compact(mode="schedule")

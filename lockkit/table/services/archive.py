@@ -25,13 +25,16 @@ from lockkit.runtime import Note, Procedure, WallMs
 from lockkit.runtime.proven import all_of, delete, listing, read
 from lockkit.table.errors import TableChanged, UnsupportedTable
 from lockkit.table.format.archived import Leaving
+from lockkit.table.format.compaction_plan import CompactionPlan
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.properties import FENCED, GROUP, TableConfig, recheck_config
 from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline
 from lockkit.table.occ.commit import StateChange
+from lockkit.table.occ.failed import service_plans
 from lockkit.table.occ.fence import COMMIT, read_fence
 from lockkit.table.occ.late import Leavers, completed_file, is_settled, leave, load_leavers
 from lockkit.table.occ.transaction import TableCache
+from lockkit.table.read.log_slice import instant_of
 from lockkit.table.services.archive_history import add_history, say_version
 from lockkit.table.services.archive_rules import ArchiveRules
 from lockkit.table.services.clean import cleaned_until
@@ -156,6 +159,8 @@ def _plan(
         from lockkit.table.services.archive_group import had_group_commit, young
 
         found += [(yield from young(rules.young_ms))] if (yield from had_group_commit()) else []
+    if config.sliced:
+        found += yield from _planned_slices(config.names, now)
     stop, why = min(found, default=("~", ""))
     commits = candidates(now, rules, stop)
     since = yield from cleaned_until(config.names, now)
@@ -178,6 +183,22 @@ def _plan(
             commits = [each for each in commits if each < instant]
             break
     return ArchivePlan(with_services(now, commits), why if len(commits) < len(left) else "")
+
+
+def _planned_slices(names: TimelineNames, now: Timeline) -> Procedure[list[tuple[str, str]]]:
+    """Version 6: a plan may have a log file of a writer that was pending and was rolled back since.
+
+    The command behind that file is not in the plan. So until the plan is carried out, the timeline
+    begins before all writers of its log files.
+    """
+    damaged, found = dict[str, str](), []
+    plans = yield from service_plans(names, now, damaged)
+    found += [("", f"the plan of {each} cannot be read") for each in damaged]
+    for instant, plan in plans.items():
+        if isinstance(plan, CompactionPlan):
+            oldest = min((instant_of(log) for of in plan.slices for log in of.logs), default="")
+            found.append((oldest, f"{instant} is a compaction that is not carried out"))
+    return found
 
 
 def _still_there(replaced: Collection[FileGroup]) -> Procedure[bool]:
