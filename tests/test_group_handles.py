@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,16 @@ from test_group_table import (
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
-from lockkit.protocol.outcome import Missing, NotModified
+from lockkit.protocol.outcome import Missing, NotModified, PreconditionFailed, Unknown
 from lockkit.runtime import run
 from lockkit.runtime.proven import delete, listing
 from lockkit.stores import open_store
-from lockkit.table import CommitUnknown, Table
+from lockkit.table import CommitConflict, CommitUnknown, Table
 from lockkit.table.format.timeline import instant_ms, instant_of
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group import commit as group_commit
+from lockkit.table.occ.group import process as group_process
 from lockkit.table.occ.group.commit import prove_data
 from lockkit.table.occ.group.fence import OFFERS, read_group_fence
 from lockkit.table.write.groups import FileBuffer
@@ -171,6 +173,61 @@ def test_an_interrupt_while_a_decided_upsert_ends_its_threads_says_that_it_is_co
             table.upsert(rows("a", v=1))
     assert "was committed before this" in notes(interrupt.value)
     assert values(url) == judged(url) == {"a": 1}
+
+
+@pytest.mark.parametrize("write", ["append", "upsert"])
+def test_a_second_interrupt_while_a_commit_is_taken_back_leaves_it_unknown_and_says_so(
+    url: str, write: str
+) -> None:
+    with Table(url) as table:
+        table.append(rows("a"))
+        published(table)
+        asked = list[str]()
+
+        def before(request: str) -> None:
+            if asked or request == f"put {FENCE_KEY}":
+                asked.append(request)
+            if len(asked) in (1, 2):
+                raise KeyboardInterrupt
+
+        spy(table, before)
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            getattr(table, write)(rows("a", v=1))
+        assert len(asked) >= 2
+    assert "it is unknown whether" in notes(interrupt.value) and FENCE_KEY in notes(interrupt.value)
+
+
+def test_an_upsert_whose_decision_has_no_answer_keeps_its_files_until_nothing_can_decide_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request arrives when the upsert has begun again."""
+    monkeypatch.setattr(group_process, "BUSY_MS", 600_000)
+    with Table(url) as table:
+        for each in range(3):
+            table.upsert(rows("a", v=each))
+            published(table)
+        store, late, landed = table.store, list[Any](), list[Any]()
+
+        class Slow:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(store, name)
+
+            def put(self, key: str, *given: Any, **how: Any) -> Any:
+                if key == FENCE_KEY and not late:
+                    late.append(lambda: store.put(key, *given, **how))
+                    return Unknown("no answer")
+                if key.endswith(".parquet") and late and not landed:
+                    landed.append(late[0]())
+                return store.put(key, *given, **how)
+
+        table.store = table._upkeep.context.store = Slow()  # type: ignore[assignment]
+        with suppress(CommitConflict):
+            table.upsert(rows("a", v=3))
+            assert isinstance(landed[0], PreconditionFailed)
+        assert late
+    with Table(url) as table:
+        table.upsert(rows("b"))
+    assert values(url) == judged(url)
 
 
 def test_an_offer_that_nobody_can_decide_is_reported_as_unknown_with_where_to_look(

@@ -199,6 +199,20 @@ def test_of_two_upserts_of_one_file_group_that_wait_the_first_is_decided() -> No
     assert not second.write.sent
 
 
+@pytest.mark.parametrize("end", ["it goes on", "it is answered", "its thread is gone"])
+def test_an_upsert_begins_after_the_answer_to_the_fence_that_another_thread_has_sent(
+    end: str
+) -> None:
+    process, write = GroupProcess(), GroupWrite("20250106101210000", "a", 5, frozenset())
+    process.deciding = WaitingCommit(write, 5, threading.Lock(), 1)
+    if end != "its thread is gone":
+        process.deciding.held.acquire()
+    if end == "it is answered":
+        process.deciding.answered.set()
+    waits = [each for each in process.catches_up(GroupClient()) if isinstance(each, Sleep)]
+    assert [each.woken for each in waits] == [process.deciding.answered] * (end == "it goes on")
+
+
 def test_two_upserts_of_one_row_in_threads_begin_again_and_do_not_conflict(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,8 +138,7 @@ def note_if_interrupted(prepared: Prepared) -> Iterator[None]:
         unknown.prepared = prepared
         raise
     except KeyboardInterrupt as interrupt:
-        own = f"{prepared.names.folder}{prepared.instant}*"
-        interrupt.add_note(str(CommitUnknown(prepared.instant, "interrupted", (FENCE_KEY, own))))
+        prepared.transaction.taken.note_unknown(interrupt)
         raise
 
 

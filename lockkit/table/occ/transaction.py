@@ -14,7 +14,7 @@ from typing import Any
 from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Note, Procedure, Unique, WallMs
 from lockkit.runtime.proven import create, read
-from lockkit.table.errors import OutdatedHandle, TableChanged, TableError
+from lockkit.table.errors import CommitUnknown, OutdatedHandle, TableChanged, TableError
 from lockkit.table.format.avro import stamp
 from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import ATTEMPT, PLAIN, format_commit
@@ -31,6 +31,7 @@ from lockkit.table.format.timeline import (
 )
 from lockkit.table.occ.conflict import refuse_unreadable
 from lockkit.table.occ.covered import CheckedHorizon, load_rollback_plan, settle
+from lockkit.table.occ.fence import FENCE_KEY
 
 TAKES_MAX = 50
 """How many consecutive instants others may take before `take` gives up."""
@@ -89,6 +90,10 @@ class TakenInstant:
     def target(self) -> Target:
         """What executors need to write its files."""
         return Target(self.instant, self.known.config)
+
+    def note_unknown(self, interrupt: KeyboardInterrupt) -> None:
+        own = f"{self.names.folder}{self.instant}*"
+        interrupt.add_note(str(CommitUnknown(self.instant, "interrupted", (FENCE_KEY, own))))
 
     def own_version(self, now: Timeline) -> Procedure[Version | None]:
         """That of our requested file; None if it is not pending or holds another attempt."""

@@ -361,6 +361,10 @@ class WriteAttempt:
                 done = yield from withdraw_attempt(*of)
             except NoTable as deleted:
                 done, gone = True, deleted
+            except KeyboardInterrupt as again:
+                if not certain:
+                    taken.note_unknown(again)
+                raise
         if heart is not None and done:
             yield from heart.finished()
         elif heart is not None and certain:
