@@ -16,7 +16,7 @@ WITHIN = 90
 OVERTAKEN, WIDE = 1060, 9
 STEADY = (2, 17, 206)
 QUICK = ("unlisted tail", "own files", "nothing at once", "reader's tail", "tail given up",
-         "acknowledged", "unpublished", "begun as known", "unlisted")  # fmt: skip
+         "acknowledged", "unpublished", "unlisted")  # fmt: skip
 
 
 pytestmark = pytest.mark.xdist_group("worlds of group commit")
