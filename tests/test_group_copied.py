@@ -21,6 +21,7 @@ from lockkit.cli.main import main
 from lockkit.table import Table
 from lockkit.table.errors import BrokenFence, CommitConflict
 from lockkit.table.occ.fence import FENCE_KEY
+from lockkit.table.occ.group.fence import parse_group_fence
 
 MORE: dict[str, Callable[[Table, int], Any]] = {
     "append": lambda table, number: table.append(rows(f"n{number}")),
@@ -51,6 +52,10 @@ def copied(tmp_path: Path, more: str, commits: int, version: int) -> str:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(each, copy)
     return f"file://{tmp_path}/copy"
+
+
+def at(url: str) -> Path:
+    return Path(url.removeprefix("file://")) / FENCE_KEY
 
 
 def state(url: str) -> dict[str, bytes]:
@@ -84,7 +89,12 @@ def test_nothing_is_published_in_a_copy_that_lacks_its_files_and_the_fence_can_b
     said = capsys.readouterr().out
     assert f"names commits whose files are missing ({lost}): 2" in said and "dropped" in said
     assert state(url) == before
+    decided = parse_group_fence(at(url).read_bytes())
     assert main(["table", "repair-fence", url, "--yes"]) == 0
+    fence = parse_group_fence(at(url).read_bytes())
+    dropped = [old.seq for old, new in zip(decided.window, fence.window, strict=True) if old != new]
+    assert len(dropped) == lost and fence.published < dropped[0], "each still gets its tombstone"
+    assert fence.round == decided.round + 1
     assert values(url) == judged(url) == expected
     with Table(url) as table:
         table.append(rows("c"))
@@ -112,9 +122,11 @@ def test_a_fence_from_before_a_column_was_added_is_repaired(
     fence.write_bytes(older)
     with Table(url) as table, pytest.raises(CommitConflict, match="changed the table's columns"):
         table.append(rows("d"))
+    before = parse_group_fence(fence.read_bytes())
     assert main(["table", "repair-fence", url]) == 0
     assert "is older than the newest commit, which changed the" in capsys.readouterr().out
     assert main(["table", "repair-fence", url, "--yes"]) == 0
+    assert parse_group_fence(fence.read_bytes()).round == before.round + 1
     with Table(url) as table:
         table.append(rows("d"))
         published(table)
