@@ -191,9 +191,9 @@ def _planned_slices(names: TimelineNames, now: Timeline) -> Procedure[list[tuple
     The command behind that file is not in the plan. So until the plan is carried out, the timeline
     begins before all writers of its log files.
     """
-    damaged, found = dict[str, str](), []
+    damaged = dict[str, str]()
     plans = yield from service_plans(names, now, damaged)
-    found += [("", f"the plan of {each} cannot be read") for each in damaged]
+    found = [("", f"the plan of {each} cannot be read") for each in damaged]
     for instant, plan in plans.items():
         if isinstance(plan, CompactionPlan):
             oldest = min((instant_of(log) for of in plan.slices for log in of.logs), default="")
