@@ -44,7 +44,12 @@ from lockkit.table.format.readable import readable
 from lockkit.table.format.timeline import V6, V9, TimelineNames, parse_timeline
 from lockkit.table.read import reader
 from lockkit.table.read.listed import LogSlice, _with_logs
-from lockkit.table.read.log_entries import LogColumns, LogEntries, merged_entries
+from lockkit.table.read.log_entries import (
+    LogColumns,
+    LogEntries,
+    _of_distinct_keys,
+    merged_entries,
+)
 from lockkit.table.read.log_order import DELETE_ALWAYS, ROW
 from lockkit.table.read.log_slice import VisibleInstants
 from lockkit.table.read.merging_logs import MergeSource, log_entries, scan_log_slice
@@ -243,6 +248,17 @@ def test_of_a_partial_row_that_comes_twice_in_a_block_both_columns_are_kept() ->
     pq.write_table(pa.table({"_hoodie_record_key": ["a", "a"], "ts": [5, 6], "v": [2, 3]}), file)
     twice = block(PARQUET, file.getvalue(), h0=T1, h7="true")
     assert merged([("a", 1, 1)], twice, columns=("v", "w")) == [{"v": 3, "w": 0}]
+
+
+def test_partial_rows_are_merged_in_as_many_steps_as_the_most_frequent_key_comes() -> None:
+    """Not in one for each row: small blocks are joined, and a key comes once in each."""
+    keys = ["a", "b", "a", "c", None, "a", "b", None]
+    found = LogEntries(pa.array(keys, pa.string()), pa.array(range(8), pa.uint8()), (),
+                       pa.table({"v": range(8)}))  # fmt: skip
+    parts = [each.rows["v"].to_pylist() for each in _of_distinct_keys(found)]
+    assert parts == [[0, 1, 3, 4], [2, 6, 7], [5]]
+    none = found.take(pa.array([], pa.int64()))
+    assert [len(each.keys) for each in _of_distinct_keys(none)] == [0]
 
 
 def test_a_delete_without_an_ordering_value_wins_and_a_later_row_wins_over_it() -> None:

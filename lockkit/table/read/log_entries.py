@@ -118,13 +118,19 @@ def _concatenated(found: Sequence[LogEntries], columns: LogColumns) -> LogEntrie
 
 
 def _of_distinct_keys(found: LogEntries) -> Iterator[LogEntries]:
-    """Parts in which no key comes twice."""
-    count = len(found.keys)
-    if pc.count_distinct(found.keys, mode="all").as_py() == count:
+    """Parts in which no key comes twice: each key's first entry, then each key's second, ..."""
+    import numpy as np
+
+    number = found.keys.dictionary_encode("encode").indices.to_numpy()
+    by_key = np.argsort(number, kind="stable")
+    first = np.flatnonzero(np.diff(number[by_key], prepend=-1))
+    turn = np.empty_like(by_key)
+    turn[by_key] = np.arange(len(by_key)) - np.repeat(first, np.diff(first, append=len(by_key)))
+    if not turn.any():
         yield found
         return
-    for place in range(count):
-        yield found.take(pa.array([place]))
+    for part in np.split(np.argsort(turn, kind="stable"), np.cumsum(np.bincount(turn))[:-1]):
+        yield found.take(pa.array(part))
 
 
 def _onto(old: LogEntries, new: LogEntries) -> LogEntries:
