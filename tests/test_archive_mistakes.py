@@ -10,10 +10,6 @@ import pytest
 import test_archiving
 from archive_mutants import MISTAKES, Mistake, planted
 
-from lockkit.table.occ import late
-from lockkit.table.services import archive as archiving
-from lockkit.table.services import archive_history
-
 pytestmark = pytest.mark.usefixtures("archived_at_once")
 QUICK = ("the newest instant leaves first", "the newest clean leaves")
 
@@ -36,7 +32,7 @@ def test_a_mistake_of_archiving_is_found_by_its_test(
 ) -> None:
     test = getattr(test_archiving, mistake.found_by)
     if "serial" in inspect.signature(test).parameters:
-        for module in (archiving, archive_history, late):
+        for module in test_archiving.ARCHIVING:
             monkeypatch.setattr(module, "all_of", test_archiving.one_by_one)
     for name in ("right", "wrong"):
         (tmp_path / name).mkdir()

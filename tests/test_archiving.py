@@ -22,7 +22,7 @@ from test_nonblocking import AtFiles
 from lockkit import Clock
 from lockkit.errors import LockkitError, LockLost, LossReason, TableError
 from lockkit.protocol.outcome import Unknown
-from lockkit.runtime import Delete, Procedure, Put, run
+from lockkit.runtime import Delete, Procedure, Put, progress, run
 from lockkit.stores import ListEntry
 from lockkit.table import Table, read_table, write_inserts
 from lockkit.table.errors import DamagedFile, TableChanged
@@ -513,10 +513,14 @@ def one_by_one(procedures: Any) -> Procedure[list[Any]]:
     return results
 
 
+ARCHIVING = archiving, archive_history, late, progress
+"""The modules that send several requests at once."""
+
+
 @pytest.fixture
 def serial(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One request at a time, so that each is one step."""
-    for module in (archiving, archive_history, late):
+    for module in ARCHIVING:
         monkeypatch.setattr(module, "all_of", one_by_one)
     yield
 
