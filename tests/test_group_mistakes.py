@@ -14,7 +14,7 @@ from lockkit.lab.verify.sim import SeedOutcome, simulate
 
 WITHIN = 90
 OVERTAKEN, WIDE = 1060, 9
-STEADY = (2, 17, 206)
+STEADY = (4, 7, 22)
 QUICK = ("unlisted tail", "own files", "nothing at once", "reader's tail", "tail given up",
          "acknowledged", "unpublished", "unlisted")  # fmt: skip
 
