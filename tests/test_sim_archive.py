@@ -43,7 +43,7 @@ def test_archived_commits_are_seen_once_by_every_reader(seed: int) -> None:
     assert not went_wrong(SCENARIO, [outcome]) and "archive" in outcome.run.world.reached
 
 
-@pytest.mark.parametrize("seed", [2, 3, 25])
+@pytest.mark.parametrize("seed", [3, 8, 25])
 def test_archived_commits_of_writers_that_decide_together_are_seen_once(seed: int) -> None:
     """In seed 25 a commit is archived before its owner has read when it was completed."""
     outcome = simulate(TOGETHER, seed)
