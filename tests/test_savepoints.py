@@ -108,7 +108,9 @@ def test_a_restore_brings_back_what_the_savepoint_showed_and_writers_go_on(
         saved, model = saved_then_changed(table)
         idle.upsert(rows("k3", v=7))
         done = table.restore(saved)
-        assert len(done.taken_back) == 5 + (kind == MOR) and done.files >= 5
+        assert len(done.taken_back) == 5 + (kind == MOR)
+        # In version 6 some log files stay, with a command.
+        assert done.files >= 5 - (kind == MOR and version == 6)
         for each in (table, idle):
             assert contents(each.read()) == model == by_hudi_rs(tmp_path)
         for v, each in enumerate((idle, table), start=10):
