@@ -18,12 +18,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from zlib import crc32
 
 import pytest
 from _pytest.pathlib import import_path
@@ -47,6 +49,8 @@ begin one after another, beside tests that compute; the last has a third of the 
 MARKS = {"slow": 10.0, "spark": 4.0}
 QUICK = 0.3
 """Seconds that a group, a test with this mark, or any other test takes. Only the order counts."""
+TOGETHER = 6
+"""So many neighbours of a file are one worker's: it sets up once what they share."""
 SOAK = "soak"
 SOAK_LIST = Path(__file__).with_name("soak.txt")
 GROUP = re.compile(r"@[^]@]*$")
@@ -308,6 +312,18 @@ class Schedule(LoadGroupScheduling):  # type: ignore[misc]
     counts all that a worker has done after each test: twenty million units for nine thousand tests.
     """
 
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        self._units: dict[str, str] = {}
+
+    def schedule(self) -> None:
+        if self.collection is None and self.registered_collections:
+            self._units = units(next(iter(self.registered_collections.values())), self.numnodes)
+        super().schedule()
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._units.get(nodeid) or str(super()._split_scope(nodeid))
+
     def remove_node(self, node: Any) -> str | None:
         workload = self.assigned_work[node]
         crashed: str | None = None
@@ -338,14 +354,37 @@ class Schedule(LoadGroupScheduling):  # type: ignore[misc]
         return pending < 2
 
 
+def units(nodeids: list[str], workers: int) -> dict[str, str]:
+    """What is run by one worker: neighbours of one file that belong to no group. Of a few tests,
+    each is run by any.
+    """
+    found: dict[str, str] = {}
+    together = min(TOGETHER, 1 + len(nodeids) // (TOGETHER * workers))
+    for _, neighbours in groupby(nodeids, lambda each: each.partition("::")[0]):
+        single = [each for each in neighbours if not GROUP.search(each)]
+        found.update((each, single[n - n % together]) for n, each in enumerate(single))
+    return found
+
+
 def by_weight(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The longest group first: one that is left for the end runs alone, on one core."""
+    """The longest group first: one that is left for the end runs alone, on one core.
+
+    The tests of one file often wait for the same, and those of the next file, too. So a few
+    neighbours are followed by those of any other file, in the same order at each run.
+    """
     weights: dict[str, float] = defaultdict(float)
     for item in items:
         marks = (MARKS.get(mark.name, QUICK) for mark in item.iter_markers())
         weights[_group(item)] += max(marks, default=QUICK)
     weights.update((name, GROUPS[name]) for name in weights.keys() & GROUPS.keys())
-    ordered = sorted(items, key=lambda item: -weights[_group(item)])
+    count = Counter[str]()
+    place = dict.fromkeys(map(_group, items), 0)
+    for item in items:
+        if (name := _group(item)) == item.nodeid:
+            file = name.partition("::")[0]
+            place[name] = crc32(f"{file} {count[file] // TOGETHER}".encode())
+            count[file] += 1
+    ordered = sorted(items, key=lambda item: (-weights[_group(item)], place[_group(item)]))
     computing = [each for each in ordered if _group(each) not in WAITING]
     apart = 2 * len(computing) // (3 * len(WAITING))
     for turn, name in reversed(list(enumerate(WAITING))):

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import psutil
 import pytest
-from suite_plugin import WAITING, by_weight, in_turn
+from suite_plugin import TOGETHER, WAITING, by_weight, in_turn, units
 
 ROOT = Path(__file__).parents[1]
 MARK = "LOCKKIT_DELIBERATE"
@@ -200,6 +201,20 @@ def test_groups_that_wait_begin_one_after_another_beside_tests_that_compute() ->
     begin = [names.index(name) for name in WAITING]
     assert {after - before for before, after in pairwise(begin)} == {12}
     assert begin[-1] < 2 / 3 * len(names)
+
+
+def test_a_worker_takes_neighbours_of_a_file_and_then_those_of_any_other() -> None:
+    group = Fake("a.py::kept@g", pytest.mark.xdist_group("g").mark)
+    items = [Fake(f"{file}.py::test[{n}@]") for file in "abc" for n in range(10 * TOGETHER)]
+    names = [each.nodeid for each in by_weight([*items, group])]  # type: ignore[arg-type]
+    assert sorted(names) == sorted(each.nodeid for each in [*items, group])
+    found = units(names, 2)
+    assert group.nodeid not in found and len(found) == len(items)
+    sizes = Counter(found.values())
+    assert {*sizes.values()} == {TOGETHER}
+    files = [each.partition("::")[0] for each in sizes]
+    assert len({*files[:9]}) == 3
+    assert {*Counter(units(names[:10], 2).values()).values()} == {1}
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])
