@@ -50,7 +50,7 @@ DAMAGE = (
     LookupError, TypeError, ValueError, OSError, NotImplementedError, EOFError, struct.error
 )  # fmt: skip
 """What a block raises that cannot be read."""
-LOGS_AT_ONCE = 4
+LOGS_AT_ONCE = 8
 """Log files of a slice that are fetched at one time."""
 Scanning = Callable[..., Iterator["pa.RecordBatch"]]
 """Reads a base file, as `scan_slice` does."""
