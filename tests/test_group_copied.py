@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,16 @@ from suite_plugin import rest_in_soak
 from test_group_table import HOW, judged, published, rows, values
 
 from lockkit.cli.main import main
+from lockkit.clock import Clock
+from lockkit.runtime import run
+from lockkit.stores import open_store
 from lockkit.table import Table
-from lockkit.table.errors import BrokenFence, CommitConflict
+from lockkit.table.errors import BrokenFence, CommitConflict, ModeSwitched, TableError
+from lockkit.table.format.timeline import V9
 from lockkit.table.occ.fence import FENCE_KEY
-from lockkit.table.occ.group.fence import parse_group_fence
+from lockkit.table.occ.group.copied import missing
+from lockkit.table.occ.group.fence import format_group_fence, parse_group_fence
+from lockkit.table.occ.group.mode import emptied
 
 MORE: dict[str, Callable[[Table, int], Any]] = {
     "append": lambda table, number: table.append(rows(f"n{number}")),
@@ -135,17 +142,192 @@ def test_a_fence_from_before_a_column_was_added_is_repaired(
     assert "nothing to repair" in capsys.readouterr().out
 
 
-def test_a_commit_whose_data_file_is_not_in_the_copy_is_not_published(tmp_path: Path) -> None:
-    """The timeline was listed before the data."""
+LACKS = {
+    "data": ((".parquet", ".commit"), r"parquet is missing"),
+    "instant": ((".requested", ".commit"), "the timeline lacks its files"),
+    "inflight": ((".inflight", ".commit"), "the timeline lacks its files"),
+}
+
+
+@pytest.mark.parametrize("what", LACKS)
+def test_a_commit_of_which_the_copy_lacks_a_file_is_not_published(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timeline was listed before the data, or a part of it before the rest."""
+    ends, why = LACKS[what]
     url = f"file://{tmp_path}/t"
+    if what == "inflight":  # a commit that is too large for the fence
+        for module in ("client", "fence"):
+            monkeypatch.setattr(f"lockkit.table.occ.group.{module}.packed", lambda _: "")
     Table.create(url, **HOW).close()
     with Table(url) as table:
         table.append(rows("a"))
         lost = table.append(rows("b"))
         published(table)
-    for each in (tmp_path / "t").rglob(f"*{lost.instant}*"):
-        if each.suffix in (".parquet", ".commit"):
+    for each in files_of(url, lost.instant):
+        if each.suffix in ends:
             os.remove(each)
-    with Table(url) as table, pytest.raises(BrokenFence, match=r"parquet is missing"):
+    with Table(url) as table, pytest.raises(BrokenFence, match=why):
         table.read()
     assert judged(url) == {"a": 0}
+    assert main(["table", "repair-fence", url, "--yes"]) == 0
+    assert values(url) == {"a": 0}
+
+
+def files_of(url: str, instant: str) -> list[Path]:
+    return list(Path(url.removeprefix("file://")).rglob(f"*{instant}*"))
+
+
+def test_a_commit_that_is_published_or_has_left_the_window_is_not_missing(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/t"
+    Table.create(url, **HOW).close()
+    with Table(url) as table:
+        table.append(rows("a"))
+        old = table.upsert(rows("a", v=2)).instant
+        published(table)
+    fence = parse_group_fence(at(url).read_bytes())
+    its = [each for each in fence.window if each.instant == old]
+
+    def lacks() -> list[str]:
+        found = run(missing(V9, fence, its), open_store(url), Clock())
+        return [what for _, what in found]
+
+    for each in files_of(url, old):
+        if each.suffix == ".parquet":  # a clean does that
+            os.remove(each)
+    assert lacks() == []
+    for each in files_of(url, old):
+        os.remove(each)
+    assert len(lacks()) == 1
+    at(url).write_bytes(format_group_fence(replace(fence, first=fence.last + 1, window=())))
+    assert lacks() == [], "archived, or taken back by a restore"
+
+
+def test_a_fence_from_before_a_restore_is_repaired(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The copy has the other files from after it."""
+    url = f"file://{tmp_path}/t"
+    Table.create(url, **HOW).close()
+    with Table(url) as table:
+        table.append(rows("a"))
+        saved = table.savepoint().instant
+        table.append(rows("b"))
+        table.upsert(rows("a", v=2))
+        published(table)
+        older = at(url).read_bytes()
+        table.restore(saved)
+    at(url).write_bytes(older)
+    with Table(url) as table, pytest.raises(BrokenFence, match="this may be a copy"):
+        table.read()
+    assert main(["table", "repair-fence", url, "--yes"]) == 0
+    assert "files are missing (2)" in capsys.readouterr().out
+    assert values(url) == judged(url) == {"a": 0}
+    with Table(url) as table:
+        table.append(rows("c"))
+        table.upsert(rows("a", v=5))
+        published(table)
+    assert values(url) == judged(url) == {"a": 5, "c": 0}
+
+
+def test_a_fence_that_a_restore_or_a_switch_left_closed_is_opened_by_its_repair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"file://{tmp_path}/t"
+    Table.create(url, **HOW).close()
+    with Table(url) as table:
+        table.append(rows("a"))
+        published(table)
+    fence = parse_group_fence(at(url).read_bytes())
+    at(url).write_bytes(format_group_fence(replace(emptied(fence), closed=True)))
+    with Table(url) as table, pytest.raises(TableError, match="or its mode switched"):
+        table.append(rows("b"))
+    assert main(["table", "repair-fence", url]) == 0
+    assert "is closed: a restore or a switch of the mode" in capsys.readouterr().out
+    assert parse_group_fence(at(url).read_bytes()).closed
+    assert main(["table", "repair-fence", url, "--yes"]) == 0
+    with Table(url) as table:
+        table.append(rows("b"))
+        published(table)
+    assert values(url) == judged(url) == {"a": 0, "b": 0}
+    assert main(["table", "repair-fence", url]) == 0
+    assert "nothing to repair" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("version", [9, 6])
+def test_commits_of_which_a_copy_lacks_the_completed_files_alone_are_published_by_its_repair(
+    tmp_path: Path, version: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The fence of the copy is newer, and says that one of them is published."""
+    url = f"file://{tmp_path}/t"
+    Table.create(url, **HOW, version=version).close()
+    with Table(url) as table:
+        table.append(rows("a"))
+        last = []
+        for name in "bc":
+            last.append(table.append(rows(name)).instant)
+            published(table)
+    for each in last:
+        for path in files_of(url, each):
+            if path.suffix == ".commit":
+                os.remove(path)
+    fence = parse_group_fence(at(url).read_bytes())
+    assert fence.published == 2
+    with Table(url) as table, pytest.raises(BrokenFence, match="its completed file is missing"):
+        table.read()
+    assert judged(url) == {"a": 0}
+    assert main(["table", "repair-fence", url, "--yes"]) == 0
+    assert "0 of those commits are dropped" in capsys.readouterr().out
+    assert values(url) == judged(url) == dict.fromkeys("abc", 0)
+
+
+def test_a_column_of_a_commit_that_is_not_published_stays_when_later_ones_are_dropped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"file://{tmp_path}/t"
+    Table.create(url, **HOW).close()
+    with Table(url) as table:
+        table.append(rows("a"))
+        adds = table.append(rows("b").append_column("note", pa.array(["x"]))).instant
+        published(table)
+        for each in files_of(url, adds):
+            if each.suffix == ".commit":
+                os.remove(each)
+    assert main(["table", "repair-fence", url]) == 0
+    assert "nothing to repair" in capsys.readouterr().out
+    with Table(url) as table:
+        lost = table.append(rows("c")).instant
+        published(table)
+    its = [each for each in files_of(url, adds) if each.suffix == ".commit"]
+    for each in {*files_of(url, lost), *its}:
+        os.remove(each)
+    assert main(["table", "repair-fence", url, "--yes"]) == 0
+    assert "1 of those commits are dropped" in capsys.readouterr().out
+    with Table(url) as table:
+        table.append(rows("d"))
+        published(table)
+    assert values(url) == judged(url) == dict.fromkeys("abd", 0)
+
+
+def test_a_fence_from_after_a_switch_of_the_mode_names_the_way_to_finish_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The copy has the properties from before it."""
+    url, properties = f"file://{tmp_path}/t", tmp_path / "t/.hoodie/hoodie.properties"
+    Table.create(url, **HOW).close()
+    with Table(url) as table:
+        table.append(rows("a"))
+        published(table)
+    before = properties.read_bytes()
+    assert main(["table", "mode", url, "fenced", "--yes"]) == 0
+    properties.write_bytes(before)
+    for _ in range(2):
+        with Table(url) as table, pytest.raises(ModeSwitched, match="lockkit table mode URL group"):
+            table.append(rows("b"))
+    assert main(["table", "repair-fence", url]) != 0
+    assert f"lockkit table mode {url} group" in capsys.readouterr().err
+    assert main(["table", "mode", url, "group", "--yes"]) == 0
+    with Table(url) as table:
+        table.append(rows("b"))
+        published(table)
+    assert values(url) == judged(url) == {"a": 0, "b": 0}

@@ -11,13 +11,16 @@ from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing
 from lockkit.table.errors import BrokenFence, TableError
 from lockkit.table.format.layout import parse_commit
-from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline, parse_timeline
+from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, ROLLBACK
-from lockkit.table.occ.group.client import GroupClient
+from lockkit.table.occ.group.client import GroupClient, schema_id
 from lockkit.table.occ.group.decision import GroupDecision, GroupFence
 from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.occ.group.outcomes import unpublished_bodies
 from lockkit.table.occ.group.view import GroupView
+
+UNSHOWN = "its completed file is missing"
+"""The fence says that it is published. All its other files are there."""
 
 
 def refuse_copied(
@@ -31,8 +34,8 @@ def refuse_copied(
         raise BrokenFence(
             FENCE_KEY, f"names {each.instant} as committed, and {what}: this may be a copy that "
             "was made while writers committed",
-            "copy the table again while nobody writes to it; or drop such commits from this copy: "
-            "lockkit table repair-fence URL",
+            "copy the table again while nobody writes to it; or drop such commits from this copy, "
+            "or publish them if they are whole: lockkit table repair-fence URL",
         )  # fmt: skip
 
 
@@ -42,25 +45,35 @@ def missing(
     """Those of `left` of which files are missing, each with what is.
 
     A commit's instant and its data files are in the store before it is decided. One that was
-    published or archived meanwhile is not missing.
+    published meanwhile, or that has left the fence's window, is not missing.
     """
-    found, commits = [], [each for each in left if each.kind == COMMIT]
-    view = GroupView(fence, "", {}, frozenset())
-    bodies = yield from unpublished_bodies(GroupClient(names=names), view, commits)
+    found, commits = dict[str, str](), [each for each in left if each.kind == COMMIT]
+    bodies = yield from bodies_of(names, fence, commits)
     for each in commits:
         began = yield from listing(names.folder + each.instant)
         body = bodies.get(each.instant) or b""
         paths = paths_in(body)
         looked = yield from all_of([listing(path) for path in paths])
         gone = [path for path, entries in zip(paths, looked, strict=True) if not entries]
-        if began and body and not gone:
-            continue
-        archived = (yield from read_group_fence())[0].archived
-        now = parse_timeline((yield from listing(names.folder + each.instant)), names)
-        if each.instant > archived and each.instant not in now.completed:
+        if gone or not (began and body):
             what = f"{gone[0]} is missing" if gone else "the timeline lacks its files"
-            found.append((each, what))
-    return found
+            found[each.instant] = what
+        elif each.seq <= fence.published:
+            found[each.instant] = UNSHOWN
+    if not found:
+        return []
+    named = {each.instant for each in (yield from read_group_fence())[0].window}
+    now = yield from load_timeline(names)
+    still = found.keys() & named - now.completed.keys()
+    return [(each, found[each.instant]) for each in commits if each.instant in still]
+
+
+def bodies_of(
+    names: TimelineNames, fence: GroupFence, commits: list[GroupDecision]
+) -> Procedure[dict[str, bytes]]:
+    """What their completed files say; b"" if nothing in the store has it."""
+    view = GroupView(fence, "", {}, frozenset())
+    return (yield from unpublished_bodies(GroupClient(names=names), view, commits))
 
 
 def paths_in(body: bytes) -> list[str]:
@@ -84,32 +97,48 @@ def fitted(
     is made from. None if it fits: it may be newer or older than they are."""
     fence, version = yield from read_group_fence()
     hidden = yield from unpublished(names, fence)
-    lost = [each for each, _ in (yield from missing(names, fence, hidden))]
-    now = yield from load_timeline(names)
-    if not lost and (hidden or not is_older(fence, now)):
-        return None
-    after = replace(fence, round=fence.round + 1, schema=(yield from columns_of(names, now)))
-    if lost:
-        listed = ", ".join(each.instant for each in lost)
-        return (f"names commits whose files are missing ({len(lost)}): {listed}", version,
-                without(after, lost), "its other decisions; those commits are dropped")  # fmt: skip
-    if after.schema == fence.schema:
+    lacks = yield from missing(names, fence, hidden)
+    lost = [each for each, what in lacks if what != UNSHOWN]
+    left = [each for each in hidden if each not in lost]
+    schema = yield from columns_left(names, fence, left, columns_of)
+    after = replace(fence, round=fence.round + 1, closed=False, schema=schema)
+    if lacks:
+        listed = ", ".join(each.instant for each, _ in lacks)
+        kept = f"; {len(lost)} of those commits are dropped, the others are published"
+        return (f"names commits whose files are missing ({len(lacks)}): {listed}", version,
+                without(after, lost, hidden), f"its other decisions{kept}")  # fmt: skip
+    if fence.closed:
+        what = ("is closed: a restore or a switch of the mode is under way or was interrupted, or "
+                "this is a copy that was made during one")  # fmt: skip
+        return what, version, after, "the same fence, opened"
+    if schema == fence.schema:
         return None
     return ("is older than the newest commit, which changed the table's columns", version, after,
             "its decisions, and that commit's columns")  # fmt: skip
 
 
-def without(fence: GroupFence, lost: Iterable[GroupDecision]) -> GroupFence:
-    """The fence that decided against these commits."""
+def columns_left(
+    names: TimelineNames, fence: GroupFence, left: list[GroupDecision],
+    columns_of: Callable[[TimelineNames, Timeline], Procedure[str]],
+) -> Procedure[str]:  # fmt: skip
+    """The columns of the newest commit; it may be one of `left`, which are not published yet."""
+    now = yield from load_timeline(names)
+    newest = max((each.instant for each in left), default=NO_INSTANT)
+    if newest <= max(now.commits, default=NO_INSTANT):
+        return (yield from columns_of(names, now))
+    body = (yield from bodies_of(names, fence, left))[newest]
+    return schema_id(parse_commit("", newest, body).schema)
+
+
+def without(
+    fence: GroupFence, lost: Iterable[GroupDecision], hidden: Iterable[GroupDecision]
+) -> GroupFence:
+    """The fence that decided against `lost`; nothing `hidden` counts as published."""
     over = {each.seq for each in lost}
     window = tuple(
         replace(each, kind=ROLLBACK, completion=None, sha256="", writes=frozenset(), schema="",
                 body="") if each.seq in over else each
         for each in fence.window
     )  # fmt: skip
-    return replace(fence, window=window, published=min([fence.published, *(n - 1 for n in over)]))
-
-
-def is_older(fence: GroupFence, now: Timeline) -> bool:
-    """Whether a commit is visible that this fence had not decided yet: a copy has both."""
-    return max(now.commits, default=NO_INSTANT) > fence.newest
+    published = min([fence.published, *(each.seq - 1 for each in hidden)])
+    return replace(fence, window=window, published=published)

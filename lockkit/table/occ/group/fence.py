@@ -97,7 +97,9 @@ def parse_group_fence(body: bytes) -> GroupFence:
     if written == FORMAT:
         raise ModeSwitched(
             FENCE_KEY, "belongs to the mode fenced: the table's mode was switched, and a "
-            "commit that was not decided before is refused", "open the table again",
+            "commit that was not decided before is refused",
+            "open the table again. If that says the same, a switch was interrupted, or this is a "
+            "copy that was made during one: lockkit table mode URL group (or fenced)",
         )  # fmt: skip
     if written not in GROUP_FORMATS:
         raise _broken(f"format {str(written)[:20]!r}, expected {GROUP_FORMAT}")
