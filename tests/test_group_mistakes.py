@@ -16,7 +16,7 @@ WITHIN = 90
 OVERTAKEN, WIDE = 1060, 9
 STEADY = (4, 7, 22)
 QUICK = ("unlisted tail", "own files", "nothing at once", "reader's tail", "tail given up",
-         "acknowledged", "unpublished", "unlisted")  # fmt: skip
+         "acknowledged", "unpublished", "unlisted", "begun as known")  # fmt: skip
 
 
 pytestmark = pytest.mark.xdist_group("worlds of group commit")

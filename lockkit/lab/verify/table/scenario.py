@@ -366,7 +366,7 @@ def _set_up(
         run.meets = run.steady and run.threads is None and met
         apart = random.Random(f"table one ahead {seed}").random() < APART
         run.apart = apart and run.steady and run.threads is None
-        run.apart &= not (run.meets or profile.write_interval_ms)
+        run.apart &= not profile.write_interval_ms
         if run.apart:
             run.window_max = GROUP_WINDOW_MAX
             world.schedule = Prompt(world.dice, world.passing)
