@@ -260,7 +260,8 @@ def patience_of(config: Mapping[str, str]) -> WaitSchedule:
         text = (
             f"a writer may wait {found.longest_s / 60:.0f} minutes for this lock: "
             f"{found.retries + 1} tries of {found.wait_s:g} s ({WAIT}) and {found.retries} pauses "
-            f"of {found.pause_s:g} s ({RETRIES}, {PAUSE}); set {RETRIES}=0 to wait for {WAIT} only"
+            f"of {found.pause_s:g} s ({RETRIES}, {PAUSE}); set {RETRIES}=0 to wait for {WAIT} only "
+            "(writers of a table with group commit take no lock)"
         )
         warnings.warn(LongWait(text), stacklevel=4)
     return found
