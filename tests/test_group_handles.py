@@ -24,7 +24,7 @@ from test_group_table import (
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
-from lockkit.protocol.outcome import Missing, NotModified, PreconditionFailed, Unknown
+from lockkit.protocol.outcome import Found, Missing, NotModified, PreconditionFailed, Unknown
 from lockkit.runtime import run
 from lockkit.runtime.proven import delete, listing
 from lockkit.stores import open_store
@@ -34,8 +34,10 @@ from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group import commit as group_commit
 from lockkit.table.occ.group import process as group_process
+from lockkit.table.occ.group.client import GroupClient
 from lockkit.table.occ.group.commit import prove_data
-from lockkit.table.occ.group.fence import OFFERS, read_group_fence
+from lockkit.table.occ.group.decision import GroupFence
+from lockkit.table.occ.group.fence import OFFERS, format_group_fence, read_group_fence
 from lockkit.table.write.groups import FileBuffer
 from lockkit.table.writer import TableWrite
 
@@ -371,6 +373,15 @@ def test_a_fence_that_is_missing_begins_no_upsert(url: str) -> None:
         client = table._upkeep.context.together[0]
         assert group_ahead._learned(client, NotModified()) is client.known is not None
         assert group_ahead._learned(client, Missing()) is None
+
+
+def test_a_fence_before_which_decisions_are_unknown_begins_no_upsert() -> None:
+    client, known = GroupClient(), GroupFence("a", "t", round=1)
+    client.knows(known, "v1")
+    for first, learns in ((2, False), (1, True)):
+        fence = replace(known, round=2, first=first)
+        found = group_ahead._learned(client, Found(format_group_fence(fence), "v2"))
+        assert (found is not None) == (client.version == "v2") == learns
 
 
 @pytest.mark.parametrize("write", ["append", "upsert"])

@@ -170,6 +170,10 @@ def test_a_view_becomes_that_of_another_threads_fence_if_no_decision_between_is_
     process, view = GroupProcess(), GroupView(decided_up_to(2), "v2", {}, frozenset())
     process.made(decided_up_to(5, first), "v5", 0)
     assert process.newest(view).version == ("v5" if first == 3 else "v2")
+    client = GroupClient()
+    client.knows(view.fence, "v2")
+    process.carry(client, GroupWrite("20250106101210000", "a", 2, frozenset()))
+    assert client.version == ("v5" if first == 3 else "v2")
 
 
 @pytest.mark.parametrize("first", [3, 4])

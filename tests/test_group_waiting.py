@@ -447,6 +447,9 @@ def test_an_upsert_does_not_begin_on_a_fence_that_names_a_later_instant() -> Non
         taken = TakenInstant(T(number), "mine", COMMIT, TableCache(config, "v"), b"", "v")
         begun = client.known = replace(begun, newest=T(5), window=begun.window[1:])
         assert is_begun(client, begun, taken) == expected
+    taken = replace(taken, instant=begun.window[-1].instant)
+    client.known = begun = replace(begun, newest=T(1))
+    assert not is_begun(client, begun, taken), "a service has rolled it back"
 
 
 def test_a_writer_keeps_its_place_though_its_clock_goes_on_while_it_takes_an_instant() -> None:
