@@ -148,6 +148,8 @@ class GroupClient:
     (`spread_ms`)."""
     answer_trips: float = 2.0
     """So many round trips after its offer an upsert first looks for the decision."""
+    gather_trips: float = 2.5
+    """The first upsert of a round waits so many round trips for the offers of the others."""
     closing: threading.Event = field(default_factory=threading.Event)
     """Set when the client closes: nobody waits for another client's work any more."""
 

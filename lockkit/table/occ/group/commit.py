@@ -27,7 +27,7 @@ from lockkit.table.occ.group.client import (
 from lockkit.table.occ.group.combine import decide_alone, withdraw
 from lockkit.table.occ.group.decision import GroupFence, may_judge, reaches
 from lockkit.table.occ.group.fence import OFFERS, goes_without
-from lockkit.table.occ.group.offer import offer, offer_beside
+from lockkit.table.occ.group.offer import LATER, SOONER, offer, offer_beside
 from lockkit.table.occ.group.view import GroupView, look, open_offers, outcome, view_of_known
 
 PASSED = "passed"
@@ -38,8 +38,9 @@ OWN_BODIES_MAX = 64
 CROWD, CROWD_TRIPS = 4, 2
 """If a listing shows so many earlier commits of the last round trips that are neither decided
 nor offered, one of them mostly comes first."""
-GATHER_TRIPS = (2.5, 0.5)
-"""The first of several rewrites waits so long for the offers of the others, and once more."""
+GATHER_SOONEST, GATHER_LATEST, GATHER_AGAIN, GATHER_MOST = 0.25, 2.5, 0.5, 4.0
+"""The first of several rewrites waits for the offers of the others as many round trips as its client
+has learned (at least, at most), then looks; and once more, until it has spent so many in all."""
 IN_VAIN = 2
 """After it has waited for an offer that did not come, it does not wait in so many commits: that
 writer's requests take longer, or it is gone."""
@@ -261,15 +262,23 @@ def gathers(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
 
 
 def gather(client: GroupClient, view: GroupView, write: GroupWrite) -> Procedure[GroupView]:
-    """Wait until the others under way have offered, but no longer than `GATHER_TRIPS`."""
-    for trips in GATHER_TRIPS:
+    """Wait until the others under way have offered, but no longer than `GATHER_MOST`.
+
+    The first look sets the time of this client's next one.
+    """
+    spent, trips = 0.0, client.gather_trips
+    while spent < GATHER_MOST:
         yield Sleep(client.trip_ms / 1000 * trips)
         missed = max(view.completed(), default="") > view.fence.newest
         view = yield from look(client, at_known=not missed)
         begun = {each for each in view.pending() if each > write.instant}
         write.later = (write.later | begun) - client.ours - offered_in(view) - view.decided.keys()
+        if not spent:
+            next_trips = trips + (LATER if write.later else -SOONER)
+            client.gather_trips = max(GATHER_SOONEST, min(GATHER_LATEST, next_trips))
         if not write.later:
             break
+        spent, trips = spent + 1 + trips, GATHER_AGAIN
     client.in_vain = IN_VAIN if write.later else 0
     return view
 

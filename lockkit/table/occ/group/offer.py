@@ -55,12 +55,12 @@ PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
 """The pause between two turns of a client whose instant is offered. It grows with each lost
 turn."""
 LOOK_TRIPS = (1.25, 0.75, 1.25, 1.75)
-APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (1.0, 1.5)
+APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (0.25, 0.5, 1.0)
 """When a client looks whether its instant is decided: after an older offer, after its own offer.
 An upsert's first look comes after the time that its client has learned."""
 EAGER_TRIPS = (0.5, 0.3, 0.5, 1.5)
 """When a writer looks that was idle before, once its replacement beside its offer has failed."""
-SOONER, LATER, SOONEST, LATEST, SOON_MOST = 0.15, 0.5, 1.0, 4.0, 2.0
+SOONER, LATER, SOONEST, LATEST, SOON_MOST = 0.1, 0.2, 1.0, 4.0, 2.0
 """After a look that showed the decision, the next commit's first look is so many round trips
 sooner; after one that did not, so many later. The limits follow."""
 NEXT_TRIPS = 2.5
@@ -232,7 +232,7 @@ def await_decision(
             next_trips = client.answer_trips + (-SOONER if kind else LATER)
             client.answer_trips = max(SOONEST, min(LATEST, next_trips))
         if loses and not looks:
-            next_trips = client.soon_trips + (-SOONER if kind else 2 * SOONER)
+            next_trips = client.soon_trips + (-SOONER if kind else LATER)
             client.soon_trips = max(0.0, min(SOON_MOST, next_trips))
         if isinstance(found, Found):
             if kind or not left:
