@@ -81,6 +81,9 @@ from lockkit.table.occ.group.client import (
 from lockkit.table.occ.group.commit import (
     CROWD,
     FAST_RUN_MAX,
+    GATHER_LATEST,
+    GATHER_MOST,
+    GATHER_SOONEST,
     IN_VAIN,
     PASSED,
     decided,
@@ -632,6 +635,44 @@ def test_a_rewrite_that_waited_in_vain_waits_for_nobody_in_its_next_ones() -> No
     answers = {List: listed, WallMs: instant_ms(T(8)), Parallel: [listed]}
     carried_out(gather(client, view, mine), lambda request: answers[type(request)])
     assert [gathers(client, view, mine) for _ in range(IN_VAIN + 1)] == [False] * IN_VAIN + [True]
+
+
+def test_the_first_rewrite_of_a_round_waits_as_long_as_offers_took_in_the_rounds_before() -> None:
+    client = client_of(fence_of(()))
+    client.trip_ms, client.contended, client.names = 60, 4, V6
+    begun = frozenset(timeline_key(V6, each, "requested") for each in (T(8), T(16)))
+    offered, _ = offered_as(V6, Offer(T(16), 0, frozenset({("p", "g")}), digest(BODY), table="t"))
+    assert client.known is not None
+    view = GroupView(client.known, "v1", {}, begun)
+
+    def waits(*names: str) -> list[float]:
+        """How long it sleeps before each look, in round trips."""
+        client.trip_ms = 60
+        mine = GroupWrite(T(8), "mine", 0, frozenset(), body=BODY, table="t",
+                          later=frozenset({T(16)}))  # fmt: skip
+        listed = Listing(ListEntry(each, 1, "v") for each in sorted({*begun, *names}))
+        now_ms = iter(range(instant_ms(T(8)), instant_ms(T(9_000)), 60))
+        slept, way = list[float](), gather(client, view, mine)
+        answer: Any = None
+        try:
+            while True:
+                request = way.send(answer)
+                slept += [request.seconds / 0.06] if isinstance(request, Sleep) else []
+                answer = [listed] if isinstance(request, Parallel) else None
+                answer = next(now_ms) if isinstance(request, WallMs) else answer
+        except StopIteration:
+            return slept
+
+    first = [waits(offered)[0] for _ in range(40)]
+    assert first == sorted(first, reverse=True)
+    assert first[0] == pytest.approx(GATHER_LATEST)
+    assert first[-1] == pytest.approx(GATHER_SOONEST)
+    late = waits()
+    assert sum(late) + len(late) < GATHER_MOST + GATHER_LATEST, "it gives up"
+    assert waits()[0] == pytest.approx(GATHER_SOONEST + LATER)
+    for _ in range(40):
+        waits()
+    assert waits()[0] == pytest.approx(GATHER_LATEST)
 
 
 def test_the_owner_of_the_second_oldest_offer_waits_no_longer_for_that_of_the_oldest() -> None:

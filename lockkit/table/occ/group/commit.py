@@ -39,8 +39,8 @@ CROWD, CROWD_TRIPS = 4, 2
 """If a listing shows so many earlier commits of the last round trips that are neither decided
 nor offered, one of them mostly comes first."""
 GATHER_SOONEST, GATHER_LATEST, GATHER_AGAIN, GATHER_MOST = 0.25, 2.5, 0.5, 4.0
-"""The first of several rewrites waits for the offers of the others as many round trips as its client
-has learned (at least, at most), then looks; and once more, until it has spent so many in all."""
+"""The first of several rewrites waits for the offers of the others as many round trips as its
+client has learned (at least, at most), then looks; and again, until it has spent so many in all."""
 IN_VAIN = 2
 """After it has waited for an offer that did not come, it does not wait in so many commits: that
 writer's requests take longer, or it is gone."""
