@@ -325,11 +325,12 @@ def test_a_fork_in_the_versions_is_found() -> None:
     assert "v2" in verdict.because and "v7" in verdict.because
 
 
-def test_a_commit_that_never_checked_an_earlier_one_is_stale() -> None:
-    def blind(each: Event) -> Event:
-        mine = each.kind == "checked" and each["instant"] == SECOND
-        return with_data(each, covered=[]) if mine else each
+def blind(each: Event) -> Event:
+    mine = each.kind == "checked" and each["instant"] == SECOND
+    return with_data(each, covered=[]) if mine else each
 
+
+def test_a_commit_that_never_checked_an_earlier_one_is_stale() -> None:
     lost = spoilt(blind)
     assert failed(lost) == {"no stale commit"}
     assert lost.because.startswith("lost update: both rewrote part=US/f-1; W2 published")
@@ -339,6 +340,27 @@ def test_a_commit_that_never_checked_an_earlier_one_is_stale() -> None:
         if each.kind == "checked" and each.who == "W2" else each
     )  # fmt: skip
     assert elsewhere.because.startswith("stale commit; W2 published")
+
+
+HISTORY, LOG = "timeline/history/manifest_1", "archived/.commits_.archive.1_1-0-1"
+
+
+@pytest.mark.parametrize(("at_ms", "archive", "expected"), [
+    (150, HISTORY, Kind.VALID), (350, HISTORY, Kind.INVALID), (150, LOG, Kind.UNKNOWN),
+    (350, LOG, Kind.INVALID),
+])  # fmt: skip
+def test_a_check_need_not_cover_what_was_archived_before_it(
+    at_ms: float, archive: str, expected: Kind
+) -> None:
+    """The record does not say what a log of version 6 names."""
+    verdict = spoilt(blind, archived(at_ms, archive))
+    assert verdict.kind is expected, verdict.because
+
+
+def archived(at_ms: float, archive: str) -> Event:
+    body = {"files": [{"fileName": f"{FIRST}_{FIRST}_0.parquet", "fileLen": 1}]}
+    named = {"body": body} if "manifest" in archive else {}
+    return request(at_ms, "A1", f"{TIMELINE}{archive}", "", "m1", **named)
 
 
 def test_a_commit_is_decided_by_the_fence_and_not_by_its_file() -> None:
@@ -368,19 +390,15 @@ def test_an_acknowledged_commit_that_is_not_in_the_store_is_lost() -> None:
 
 
 @pytest.mark.parametrize(("at_ms", "archive", "expected"), [
-    (290, "timeline/history/manifest_1", Kind.VALID), (310, "timeline/history/manifest_1",
-    Kind.INVALID), (290, "archived/.commits_.archive.1_1-0-1", Kind.UNKNOWN),
-    (310, "archived/.commits_.archive.1_1-0-1", Kind.INVALID),
+    (290, HISTORY, Kind.VALID), (310, HISTORY, Kind.INVALID), (290, LOG, Kind.UNKNOWN),
+    (310, LOG, Kind.INVALID),
 ])  # fmt: skip
 def test_a_commit_may_be_deleted_once_the_archive_has_it(
     at_ms: float, archive: str, expected: Kind
 ) -> None:
     file = f"{TIMELINE}{FIRST}.commit"
     deleted = request(300, "A1", file, "c1", "", method="DELETE", condition="", attempt="")
-    body = {"files": [{"fileName": f"{FIRST}_{FIRST}_0.parquet", "fileLen": 1}]}
-    named = {"body": body} if "manifest" in archive else {}
-    kept = request(at_ms, "A1", f"{TIMELINE}{archive}", "", "m1", **named)
-    verdict = spoilt(same, deleted, kept)
+    verdict = spoilt(same, deleted, archived(at_ms, archive))
     assert verdict.kind is expected, verdict.because
 
 

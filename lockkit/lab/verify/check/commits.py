@@ -52,6 +52,7 @@ def no_stale_commit(lanes: HistoryIndex) -> Finding | None:
             )
         return None
     blind: Publication | None = None
+    unsure: Publication | None = None
     for each in order:
         check = checks.get(each.instant)
         if check is None:
@@ -59,16 +60,20 @@ def no_stale_commit(lanes: HistoryIndex) -> Finding | None:
         else:
             covered = {str(instant) for instant in check["covered"]}
             later = before[bisect_right(before, str(check.get("horizon") or "")) :]
-            missed = next((instant for instant in later if instant not in covered
-                           and instant not in lanes.restored
-                           and not archived(lanes, instant, each.event)
-                           and not _are_apart(check, checks.get(instant))), None)  # fmt: skip
-            if missed is not None:
-                return _stale(name, each, lanes.published[missed], checks)
+            missed = [(instant, archived(lanes, instant, each.event)) for instant in later
+                      if instant not in covered and instant not in lanes.restored
+                      and not _are_apart(check, checks.get(instant))]  # fmt: skip
+            for instant, gone in missed:
+                if gone is False:
+                    return _stale(name, each, lanes.published[instant], checks)
+                unsure = unsure or (each if gone is None else None)
         insort(before, each.instant)
     if blind is not None:
         because = f"what {blind.instant} was checked against: no client recorded its check"
         return unknown(name, because, blind.event)
+    if unsure is not None:
+        because = f"whether all that {unsure.instant} was not checked against had been archived"
+        return unknown(name, because, unsure.event)
     return valid(name, len(order), "commit", ", each checked against all before it")
 
 

@@ -1,6 +1,7 @@
 """The scenario `mor`: a merge-on-read table, written with and without conflicts, and compacted.
 
-In three of ten worlds it is of version 6, beside which no fence stands (`verify.table.sliced`).
+In three of ten worlds it is of version 6, beside which no fence stands (`verify.table.sliced`); in
+half of those, processes archive its commits.
 Several writers append log files to the same file groups, some under optimistic control, some under
 non-blocking control. Compactions, cleans and rollbacks run in other processes. The judge knows the
 format's rule alone (`merged_judge`).
@@ -23,6 +24,7 @@ from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest,
 from lockkit.lab.verify.sim.run import RATE_OFF, around
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.table.archiver import archives
 from lockkit.lab.verify.table.host import SimHost
 from lockkit.lab.verify.table.merged import MergedService, MergedWriter, read_merged
 from lockkit.lab.verify.table.merged_judge import MergedLedger
@@ -34,7 +36,8 @@ from lockkit.lab.verify.table.scenario import (
     STEPS,
     TableRun,
 )
-from lockkit.lab.verify.table.sliced import SlicedRun, SlicedService, SlicedWriter
+from lockkit.lab.verify.table.sliced import RARE_KEYS, SlicedRun, SlicedService, SlicedWriter
+from lockkit.lab.verify.table.writers import KEYS
 from lockkit.protocol.policy import Policy
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, delete
@@ -46,13 +49,15 @@ from lockkit.table.occ.creation import create_table
 from lockkit.table.read import log_order, log_slice
 from lockkit.table.read.key_index import KeyIndex
 from lockkit.table.read.log_slice import LogSlice
-from lockkit.table.services import compact, scheduled
+from lockkit.table.services import archive_history, compact, scheduled
 from lockkit.table.services.view import look_at
 
 NO_CONFLICT = "a non-blocking write conflicts with no other one and with no compaction"
 INTERRUPTS, PLANS_STALL = 0.3, 0.3
-SLICED = 0.3
-"""How many tables are of version 6, whose log files are named after their slice."""
+SLICED, ARCHIVES = 0.3, 0.5
+"""How many tables are of version 6, whose log files are named after their slice, and how many of
+those are archived.
+"""
 
 
 @dataclass(slots=True)
@@ -128,11 +133,15 @@ def _set_up_sliced(seed: str, steps: int, mutant: Mutant | None) -> SlicedRun:
     world.schedule = SCHEDULES[dice.choice(PROMPT)](world)
     world.paged = dice.random() < 0.3
     partitioned = dice.random() < 0.4
+    archivers = random.Random(f"mor archives {seed}")
+    archived = archivers.random() < ARCHIVES
     config = TableConfig(
         name="t", record_key="id", version=6, buckets=2, mode=HUDI, table_type=MERGE_ON_READ,
         index=BUCKET_INDEX, partition_by="region" if partitioned else None,
         precombine="ts" if dice.random() < 0.5 else None,
     )  # fmt: skip
+    if archived:
+        config = replace(config, buckets=len(KEYS) + len(RARE_KEYS))
     run = SlicedRun(
         world, LeaseRun(world, policy, fence_of(mutant)), config, True, dice.choice((2, 5, 16)),
         ("region=EU", "region=US") if partitioned else ("",), False,
@@ -142,10 +151,12 @@ def _set_up_sliced(seed: str, steps: int, mutant: Mutant | None) -> SlicedRun:
     run.bases_first, run.writers_first = dice.random() < 0.3, dice.random() < 0.3
     run.warm = random.Random(f"mor warm {seed}").random() < 0.5
     run.holds = run.warm and random.Random(f"mor holds {seed}").random() < 0.7
+    run.archives = archived
     world.run(create_table(config))
     run.watch()
     lives = [("W", partial(_sliced_writer, run)) for _ in range(2 + int(dice.random() * 3))]
     lives += [("S", partial(run.of, SlicedService))] * (2 + int(dice.random() * 2))
+    lives += [("A", partial(archives, run))] * (run.archives * archivers.choice((1, 2)))
     _spawn(run, dice, lives)
     return run
 
@@ -154,6 +165,7 @@ def _sliced_writer(run: SlicedRun, node: Node) -> Procedure[None]:
     writer = SlicedWriter(run, SimHost(run, run.leases.join(node)))
     writer.replaces = False
     writer.bases_first, writer.writers_first = run.bases_first, run.writers_first
+    writer.rare_keys = run.archives
     return writer.live()
 
 
@@ -190,7 +202,8 @@ SCENARIO = SimScenario(
     "mor", "a merge-on-read table: overlapping writers, compactions, cleans and rollbacks", STEPS,
     set_up,
     ("refused commit", "non-blocking commit", "overwritten", "compaction", "clean", "rollback",
-     "roll-forward", "merged read", "stall", "restart", "interrupt", "killed", "slept"),
+     "roll-forward", "merged read", "stall", "restart", "interrupt", "killed", "slept", "archive",
+     "late file"),
 )  # fmt: skip
 
 
@@ -211,7 +224,7 @@ RIGHT_SLICE, RIGHT_SLICE_OF = log_slice.log_slice, compact.slice_of
 RIGHT_STANDING, RIGHT_REPLACES = log_order.standing, log_order.replaces
 _L = "lockkit.table.read.log_slice"
 _R, _O, _M = "lockkit.table.read.log_order", "lockkit.table.occ", "lockkit.lab.verify.table.merged"
-_S = "lockkit.lab.verify.table.sliced"
+_S, _A = "lockkit.lab.verify.table.sliced", "lockkit.table.services"
 
 
 def by_completion(config: Any, base: Any, logs: Any) -> Any:
@@ -233,6 +246,7 @@ def by_instant(config: Any, standing: Any, commit: Any, stat: Any) -> Any:
 
 RIGHT_SLICE_AFTER, RIGHT_NEXT = log_slice.slice_after, log_slice.next_log
 RIGHT_PUT_BACK, RIGHT_LEFT = executions.put_back, scheduled.put_back
+RIGHT_HISTORY = archive_history.add_history
 
 
 def rows_win(index: KeyIndex, kinds: Any, order: Any) -> Any:
@@ -341,6 +355,24 @@ def no_conflict(*_: Any, **__: Any) -> None:
     return None
 
 
+class AllInstants(set[str]):
+    """Whatever is taken away from it."""
+
+    def __contains__(self, _instant: object) -> bool:
+        return True
+
+    def __sub__(self, _instants: object) -> AllInstants:
+        return self
+
+
+def leave_at_once(config: Any, leaving: Any, believe: Any) -> Procedure[list[str]]:
+    """Instants leave the timeline before the archive has them."""
+    for each in leaving:
+        yield from delete(config.names.completed(each.instant, each.action, each.completed))
+    archived: list[str] = yield from RIGHT_HISTORY(config, leaving, believe)
+    return archived
+
+
 _SAYS: dict[str, tuple[str, Plants]] = {
     "rolled back": ("a log file of a rolled-back or pending instant is read",
                     {"lockkit.table.read.listed:VisibleInstants": Everything}),
@@ -386,5 +418,13 @@ _SAYS: dict[str, tuple[str, Plants]] = {
                       {"lockkit.table.services.scheduled:put_back": every_execution}),
     "every block": ("version 6: the blocks of instants that are not completed are merged",
                     {"lockkit.table.read.merging_logs:visible_blocks": every_block}),
+    "late file": ("version 6: an archiver passes a late file of a rolled-back writer",
+                  {f"{_A}.strays:take_strays_back": answering(None)}),
+    "archived file": ("version 6: an archiver takes files of archived commits for late ones",
+                      {f"{_A}.strays:first_active": lambda *_: "",
+                       f"{_A}.strays:load_archived": answering([]),
+                       f"{_A}.strays:_taken_back": answering(AllInstants())}),
+    "archived late": ("version 6: commits leave the timeline before the archive has them",
+                      {f"{_A}.archive:add_history": leave_at_once}),
 }  # fmt: skip
 MUTANTS = {name: Mutant(name, says, plants) for name, (says, plants) in _SAYS.items()}

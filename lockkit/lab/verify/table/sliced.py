@@ -2,11 +2,13 @@
 
 They run lockkit's own names, markers, plans, executions and rollbacks. The table is in mode hudi. A
 process may be killed after each write, and may sleep beside its data files, where it holds no lock.
+Where archivers run, a data file of a killed writer may arrive again after its rollback.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from lockkit.lab.verify.sim.fault_injection import DOWN_MS
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
-from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.lab.verify.sim.task import LateWrite, Node, Violated
 from lockkit.lab.verify.table.host import EXPECTED, SimHost
 from lockkit.lab.verify.table.ledger import TrackedAttempt
 from lockkit.lab.verify.table.merged import (
@@ -26,10 +28,11 @@ from lockkit.lab.verify.table.merged import (
     merged_rows,
 )
 from lockkit.lab.verify.table.merged_judge import MergedAttempt
+from lockkit.lab.verify.table.reader import data_name
 from lockkit.lab.verify.table.rows import SCHEMA, SnapshotFileGone, put_files
 from lockkit.lab.verify.table.scenario import TableRun
-from lockkit.lab.verify.table.sliced_judge import CARRIED_OUT, SlicedLedger
-from lockkit.runtime import Procedure
+from lockkit.lab.verify.table.sliced_judge import CARRIED_OUT, SlicedLedger, blocks_of, log_name
+from lockkit.runtime import Procedure, Put
 from lockkit.runtime.proven import all_of
 from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.compaction_plan import CompactionInput, CompactionPlan
@@ -45,7 +48,7 @@ from lockkit.table.format.layout import (
 )
 from lockkit.table.format.log_blocks import AVRO, INSTANT
 from lockkit.table.format.log_writing import log_block, log_name_in
-from lockkit.table.occ.commit import StateChange
+from lockkit.table.occ.commit import Committed, StateChange
 from lockkit.table.occ.conflict import BUCKET, PREFER_WRITER
 from lockkit.table.occ.executions import execution
 from lockkit.table.occ.markers import MARKERS, Io, mark, unmark
@@ -54,6 +57,7 @@ from lockkit.table.occ.transaction import TakenInstant, Transaction
 from lockkit.table.read.log_slice import LogSlice, next_log, slice_instant
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services import strays
 from lockkit.table.services.compact import beside_the_plan, planned, slice_of, stands
 from lockkit.table.services.scheduled import PlanAttempt, not_begun, put_plan, to_execute
 from lockkit.table.services.view import TableView, look_at
@@ -62,9 +66,12 @@ from lockkit.table.write.contract import AttemptHeartbeat, AttemptHost
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.ledger import AttemptLedger
+    from lockkit.table.write.batch import StreamBatch
 
 SLEEPS_MS, HITS_MAX = 30_000.0, 12
-LEFT_TO_OTHERS = 0.4
+LEFT_TO_OTHERS, BEGINNERS_KILLED = 0.4, 0.3
+RARE, RARE_KEYS = 0.2, ("k5", "k6", "k7")
+_ROLLED_BACK = re.compile(r"\.hoodie/\d{17}\.rollback")
 
 
 def sliced_log(
@@ -93,6 +100,10 @@ class SlicedRun(TableRun):
     bases_first: bool = False
     """Whether a base file begins a file group, as without a bucket index."""
     writers_first: bool = False
+    archives: bool = False
+    """Whether older commits leave the timeline."""
+    delayed: list[LateWrite] = field(default_factory=list)
+    """Data files of killed writers, which arrive again after the next rollback."""
     plans: SlicedLedger = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,17 +114,21 @@ class SlicedRun(TableRun):
 
     def on_write(self, write: DecidedRequest, after: StoredObject | None) -> None:
         TableRun.on_write(self, write, after)
+        dice, key = self.world.dice, getattr(write.request, "key", "")
+        if self.delayed and after is not None and _ROLLED_BACK.fullmatch(key):
+            self._arrive()
         node = next((each for each in self.world.nodes if each.name == write.client), None)
         if node is None or node.down or node.birth is None or self.hit >= HITS_MAX:
             return
-        dice, key = self.world.dice, getattr(write.request, "key", "")
         beside = key.startswith(MARKERS) or not key.startswith(".hoodie/")
         often = 3 * self.sleeps if write.client.startswith("S") else self.sleeps
         if self.sleeps and beside and after is not None and dice.random() < often:
             self.hit += 1
             self.world.pause(node, self.world.time.now_ms + SLEEPS_MS * dice.random())
             self.world.reached.add("slept")
-        elif self.kills and dice.random() < self.kills:
+        elif (self.kills and dice.random() < self.kills) or (
+            after is not None and self._begins_a_group(write) and dice.random() < BEGINNERS_KILLED
+        ):
             self.hit += 1
             self._kill(node, write)
 
@@ -126,19 +141,45 @@ class SlicedRun(TableRun):
             if late.request is write.request or world.dice.random() < 0.5:
                 world.flying.remove(late)
         world.land()
+        request = write.request
+        if isinstance(request, Put) and self._begins_a_group(write):
+            again = LateWrite(write.client, request, write.began_ms, world.time.now_ms, 0.0)
+            self.delayed.append(again)
+
+    def _begins_a_group(self, write: DecidedRequest) -> bool:
+        """Whether a rollback deletes the file that was written, and puts no command in its place.
+
+        None that is older than the first commit: readers take it for an archived commit's.
+        """
+        request = write.request
+        first = min((each.instant for each in self.plans.commits), default="~")
+        if not (self.archives and write.client.startswith("W") and isinstance(request, Put)):
+            return False
+        if (log := log_name(request.key)) is not None:
+            return first < log.of == blocks_of(request.body)[0].instant
+        base = data_name(request.key)
+        return base is not None and first < base.instant
+
+    def _arrive(self) -> None:
+        self.world.flying += self.delayed
+        self.delayed.clear()
+        self.world.land()
+        self.world.reached.add("late file")
 
     def end(self) -> None:
         TableRun.end(self)
         self.plans.nothing_revives()
 
     def tidied(self, host: SimHost) -> Procedure[None]:
-        """Also carry out every plan that is left."""
+        """Also carry out every plan that is left, and take back what arrived late."""
         yield from TableRun.tidied(self, host)
         view, _ = yield from look_at(None, 0)
         for instant, action in sorted(view.now.pending.items()):
             if action == "compaction":
                 yield from SlicedService(self, host).execute(view, instant)
                 view, _ = yield from look_at(None, 0)
+        if self.archives:
+            yield from host.hold(lambda _host, _held: strays.take_strays_back(view.config))
 
 
 # --- writers --------------------------------------------------------------------------------------
@@ -150,6 +191,17 @@ class SlicedWriter(MergedWriter):
 
     bases_first: bool = False
     writers_first: bool = False
+    rare_keys: bool = False
+    """Whether some file groups are hardly ever written."""
+
+    def write(
+        self, mine: TrackedAttempt, partition: str, keys: Sequence[str],
+        batch: StreamBatch | None = None,
+    ) -> Procedure[Committed | None]:  # fmt: skip
+        dice = self.run.world.dice
+        if self.rare_keys and mine.kind == "upsert" and dice.random() < RARE:
+            keys = keys[0], dice.choice(RARE_KEYS)
+        return MergedWriter.write(self, mine, partition, keys, batch)
 
     def _attempt(self) -> WriteAttempt:
         attempt = MergedWriter._attempt(self)

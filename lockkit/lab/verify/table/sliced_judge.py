@@ -5,19 +5,21 @@ slice: each block names its own. A slice stands once its instant is completed, o
 pending compaction, whose slice goes on with the one before. Of the newest slice a reader takes the
 base file, if there is one, then the log files by instant, version and token. Blocks of completed
 instants count, unless a later command takes their instant back. So Hudi 1.2 and hudi-rs read. Once
-older commits are archived, an instant that is not pending counts as completed. Nothing of lockkit's
-readers is used here.
+commits are archived, an instant that is older than the timeline's first one counts as completed,
+unless it is pending. Nothing of lockkit's readers is used here.
 
 In the simulator the content of a data block is a JSON list of `[key, token or null, value]`.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
@@ -35,10 +37,11 @@ from lockkit.lab.verify.table.reader import Completed, ReaderView, TableRow, Unr
 
 _LOG = re.compile(r"(?:(.+)/)?\.([^_/]+)_(\d{17})\.log\.(\d+)_(\d+-\d+-\d+)")
 _PLAN = re.compile(r"\.hoodie/(\d{17})\.compaction\.requested")
+_ARCHIVE = re.compile(r"\.hoodie/archived/\.commits_\.archive\.\d+_1-0-1")
 _MAGIC, _COMMAND = b"#HUDI#", 0
-_INSTANT, _TARGET = 0, 1
+_INSTANT, _TARGET, _SCHEMA = 0, 1, 2
 ORDERED = "the log files of a slice have an order: no two with rows have one version"
-TAKEN_BACK = "no block of a rolled-back instant counts once older commits are archived"
+TAKEN_BACK = "nothing of a rolled-back instant counts once older commits are archived"
 CARRIED_OUT = "a compaction plan of version 6 can be carried out"
 Group = tuple[str, str]
 
@@ -74,7 +77,17 @@ def log_name(key: str) -> SlicedLog | None:
     return SlicedLog(match[1] or "", match[2], match[3], int(match[4]), match[5], key)
 
 
-def blocks_of(body: bytes) -> Iterator[LoggedBlock]:
+@lru_cache(maxsize=8192)
+def blocks_of(body: bytes) -> tuple[LoggedBlock, ...]:
+    return tuple(
+        LoggedBlock(header[_INSTANT], header.get(_TARGET, ""),
+                    [] if kind == _COMMAND else [tuple(each) for each in json.loads(content)])
+        for kind, header, content in _blocks(body)
+    )  # fmt: skip
+
+
+def _blocks(body: bytes) -> Iterator[tuple[int, dict[int, str], bytes]]:
+    """The kind, the header and the content of each block."""
     at = 0
     while at < len(body):
         if body[at : at + 6] != _MAGIC:
@@ -86,12 +99,35 @@ def blocks_of(body: bytes) -> Iterator[LoggedBlock]:
             header[key] = body[here + 8 : here + 8 + length].decode()
             here += 8 + length
         (length,) = struct.unpack_from(">q", body, here)
-        content = body[here + 8 : here + 8 + length]
         if version != 1 or end > len(body):
             raise Unreadable(f"a block of version {version} ends at {end} of {len(body)}")
-        rows = [] if kind == _COMMAND else [tuple(each) for each in json.loads(content)]
-        yield LoggedBlock(header[_INSTANT], header.get(_TARGET, ""), rows)
+        yield kind, header, body[here + 8 : here + 8 + length]
         at = end
+
+
+@lru_cache(maxsize=512)
+def _archived_in(body: bytes) -> frozenset[str]:
+    """The instants in one log of the archive: blocks of Avro records, each after its length."""
+    import fastavro
+
+    found = set[str]()
+    for _, header, content in _blocks(body):
+        schema, at = fastavro.parse_schema(json.loads(header[_SCHEMA])), 8
+        for _ in range(*struct.unpack_from(">i", content, 4)):
+            (length,) = struct.unpack_from(">i", content, at)
+            row = fastavro.schemaless_reader(
+                io.BytesIO(content[at + 4 : at + 4 + length]), schema, None
+            )
+            assert isinstance(row, dict)
+            found.add(str(row["commitTime"]))
+            at += 4 + length
+    return frozenset(found)
+
+
+def archived_of(objects: Mapping[str, bytes]) -> set[str]:
+    """The instants that the archive has."""
+    logs = [body for key, body in objects.items() if _ARCHIVE.fullmatch(key) and body]
+    return {instant for body in logs for instant in _archived_in(body)}
 
 
 def sliced_view(
@@ -109,11 +145,12 @@ def sliced_view(
             bases.setdefault((base.partition, base.file_id), []).append(base)
         elif (log := log_name(key)) is not None:
             logs.setdefault(log.group, []).append(log)
-    if archived:
+    first = "~" if archived else min(instants, default="")
+    if archived or archived_of(objects):
         found = {each.instant for some in bases.values() for each in some}
-        found |= {block.instant for some in logs.values() for each in some
-                  for block in blocks_of(objects[each.key])}  # fmt: skip
-        instants |= found - pending
+        for here in (log for some in logs.values() for log in some):
+            found |= {here.of, *(block.instant for block in blocks_of(objects[here.key]))}
+        instants |= {each for each in found - pending if each < first}
     needed, rows, starts = set[str](), list[TableRow](), dict[Group, str]()
     for group in {*bases, *logs}:
         standing, behind = _slice(bases.get(group, []), logs.get(group, []), instants, plans)
@@ -215,6 +252,9 @@ class SlicedLedger(MergedLedger):
 
     def view(self) -> ReaderView:
         return self._seen(archived=False)
+
+    def archived(self) -> set[str]:
+        return archived_of(self.objects())
 
     def nothing_revives(self) -> None:
         """Raise if a reader would find other rows once the older commits are archived."""
