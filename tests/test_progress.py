@@ -13,6 +13,7 @@ import pytest
 
 from lockkit.runtime import progress
 from lockkit.table import Table, handle
+from lockkit.table.format import base_file
 
 REGIONS = ("EU", "US", "AS")
 ROWS = pa.table({"id": ["a", "b", "c"], "region": REGIONS, "v": [1, 1, 1]})
@@ -83,11 +84,20 @@ def test_a_write_says_how_many_file_groups_are_done(
     assert counted(said) == expected
 
 
-def test_an_append_says_how_many_partitions_are_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of_one", [False, True])
+def test_an_append_says_how_many_rows_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_one: bool
+) -> None:
+    """Also of one partition, whose file is one row group for each row here."""
     said: Said = []
+    if of_one:
+        monkeypatch.setattr(base_file, "ROW_GROUP_ROWS_MAX", 1)
+        monkeypatch.setattr(handle, "MANY", 1)
+    rows = ROWS.set_column(1, "region", pa.array(["EU"] * 3)) if of_one else ROWS
     with made(tmp_path, said) as table:
-        table.append(ROWS)
-    assert counted(said) == of("wrote", 3, "partitions")
+        table.append(rows)
+        assert table.read().num_rows == 3
+    assert counted(said) == of("wrote", 3, "rows")
 
 
 def test_an_upsert_counts_the_file_groups_that_lack_its_keys(tmp_path: Path) -> None:
@@ -154,6 +164,20 @@ def test_a_restore_says_how_many_files_are_deleted(tmp_path: Path) -> None:
         said.clear()
         table.restore(saved)
     assert counted(said) == ["deleted 3 of 6 files"]  # the newest commit's
+
+
+def test_a_restore_of_version_6_says_how_many_files_are_taken_back(tmp_path: Path) -> None:
+    """Three base files of the compaction are deleted, and three log files get a command."""
+    said: Said = []
+    how = {"version": 6, "mode": "hudi", "table_type": "MERGE_ON_READ", "index": "BUCKET"}
+    with made(tmp_path, said, **how) as table:
+        table.upsert(ROWS)
+        saved = table.savepoint().instant
+        table.upsert(ROWS)
+        assert table.compact()
+        said.clear()
+        table.restore(saved)
+    assert "took back 3 of 6 files" in said
 
 
 @pytest.mark.parametrize("commit", ["serial", "group"])

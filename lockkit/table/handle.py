@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from lockkit.table.write.following import TableState
 
 
-FEW, OUTDATED_MAX = 32, 2
+FEW, MANY, OUTDATED_MAX = 32, 1_000_000, 2
 T = TypeVar("T")
 
 
@@ -531,10 +531,11 @@ class Table:
         return snapshot
 
     def _files(self, target: Target, rows: pa.Table) -> list[BaseFile]:
-        parts: Any = list(by_partition(target.config, rows))
-        if len(parts) > FEW:
+        parts = list(by_partition(target.config, rows))
+        wrote: Callable[[int], object] = int
+        if len(parts) > FEW or rows.num_rows > MANY:
             from lockkit.runtime.progress import WorkDone
-            how = "partitions", target.instant, self.emit, self.clock
-            parts = WorkDone("wrote", len(parts), *how).through(parts)
-        return [write_inserts(target, part, file_id=free_file_id(self.clock), task=TaskId(number))
-                for number, (_, part) in enumerate(parts)]  # fmt: skip
+            how = "rows", target.instant, self.emit, self.clock
+            wrote = WorkDone("wrote", rows.num_rows, *how).more
+        return [write_inserts(target, part, file_id=free_file_id(self.clock), task=TaskId(number),
+                              wrote=wrote) for number, (_, part) in enumerate(parts)]  # fmt: skip

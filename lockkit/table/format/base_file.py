@@ -8,7 +8,7 @@ import errno
 import io
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -261,19 +261,24 @@ def draft_file() -> Iterator[BinaryIO]:
 
 
 def write_inserts(
-    target: Target, rows: pa.Table, *, file_id: str, task: TaskId = TaskId()
-) -> BaseFile:
+    target: Target, rows: pa.Table, *, file_id: str, task: TaskId = TaskId(),
+    wrote: Callable[[int], object] = int,
+) -> BaseFile:  # fmt: skip
     """A new file group, in memory. An insert does not merge rows with equal keys.
 
     :param target: `transaction.target`.
     :param rows: the rows, all of one partition.
     :param file_id: a new id: `f"{clock.unique()}-0"`.
     :param task: the task that writes it; needed if several tasks write files.
+    :param wrote: gets the number of rows of each part that is written.
     :raises RefusedRows: if a row has no key, or the rows do not fit the table.
     """
     partition, out = partition_of(target.config, rows), io.BytesIO()
     draft = BaseFileWriter(target, partition, file_id, columns_of(target, rows.schema), out, task)
-    draft.add(plain(rows))
+    for first in range(0, max(1, rows.num_rows), ROW_GROUP_ROWS_MAX):
+        part = rows.slice(first, ROW_GROUP_ROWS_MAX)
+        draft.add(plain(part))
+        wrote(part.num_rows)
     return in_memory(draft.close(inserts=rows.num_rows), out)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Container, Iterable
 
 from lockkit.runtime import Procedure
 from lockkit.runtime.progress import WorkDone
-from lockkit.runtime.proven import all_of, create, delete, listing
+from lockkit.runtime.proven import create, delete, listing
 from lockkit.table.format.layout import LOG_FILE, command_token, in_partition
 from lockkit.table.format.log_blocks import COMMAND, COMMAND_KIND, INSTANT, TARGET
 from lockkit.table.format.log_writing import log_block, log_name_in
@@ -24,13 +24,15 @@ Slices = dict[tuple[str, str, str], int]
 """The greatest version that an instant has of each (partition, file id, instant of the slice)."""
 
 
-def take_back(target: str, paths: Iterable[str], gone: Container[str] = ()) -> Procedure[list[str]]:
+def take_back(
+    target: str, paths: Iterable[str], gone: Container[str] = (), progress: WorkDone | None = None
+) -> Procedure[list[str]]:
     """Delete the base files of `target` among `paths`, and take its log files back; what is
     deleted. `gone` are the instants of slices that go, too.
     """
     deleted, slices = parts(target, paths, gone)
-    yield from all_of(delete(path) for path in deleted)
-    progress = WorkDone("took back", len(slices), "slices", target)
+    progress = progress or WorkDone("took back", len(deleted) + len(slices), "files", target)
+    yield from progress.all_of(delete(path) for path in deleted)
     yield from progress.all_of(_command(target, of, version) for of, version in slices.items())
     return deleted
 

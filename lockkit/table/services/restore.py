@@ -46,7 +46,7 @@ from lockkit.table.format.timeline import (
 )
 from lockkit.table.occ.commit import StateChange
 from lockkit.table.occ.covered import CheckedHorizon, has_archived, read_commit
-from lockkit.table.occ.log_rollback import take_back
+from lockkit.table.occ.log_rollback import parts, take_back
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.mode import set_fence
 from lockkit.table.occ.own_files import own_keys
@@ -284,11 +284,15 @@ def _carry_out(
             commit = yield from read_commit(names, each, now)
             logs = {stat.path for stat in commit.stats if stat.is_log}
             deleted[each] = sorted({*deleted[each], *logs})
-    progress = WorkDone("deleted", sum(map(len, deleted.values())), "files", instant)
+    gone, did, total = dict(plan.instants), "deleted", sum(map(len, deleted.values()))
+    if config.sliced:
+        did = "took back"
+        total = sum(len(part) for each in gone for part in parts(each, deleted[each], gone))
+    progress = WorkDone(did, total, "files", instant)
     for each, action in plan.instants:
         believe()
         if config.sliced:
-            deleted[each] = yield from take_back(each, deleted[each], dict(plan.instants))
+            deleted[each] = yield from take_back(each, deleted[each], gone, progress)
         else:
             yield from progress.all_of(delete(key) for key in deleted[each])
         yield from unmark(each)

@@ -1,10 +1,10 @@
 """The scenario `mor`: a merge-on-read table, written with and without conflicts, and compacted.
 
 In three of ten worlds it is of version 6, beside which no fence stands (`verify.table.sliced`); in
-half of those, processes archive its commits.
-Several writers append log files to the same file groups, some under optimistic control, some under
-non-blocking control. Compactions, cleans and rollbacks run in other processes. The judge knows the
-format's rule alone (`merged_judge`).
+half of those, processes archive its commits. Several writers append log files to the same file
+groups, some under optimistic control, some under non-blocking control. Compactions, cleans and
+rollbacks run in other processes. The judge knows the format's rule alone (`merged_judge`).
+One file because each planted mistake changes a rule that these worlds play.
 """
 
 from __future__ import annotations
