@@ -36,6 +36,7 @@ from lockkit.table.occ.group.fence import (
     format_offer,
     is_tombstone,
     parse_group_fence,
+    parse_offer,
     read_group_fence,
     tombstone,
 )
@@ -97,6 +98,26 @@ def test_a_fence_with_a_decision_of_no_known_kind_is_broken() -> None:
     for kind in (b'"<b>x"', b'""', b'"closed"'):
         with pytest.raises(BrokenFence, match="no known kind"):
             parse_group_fence(body.replace(b'"commit"', kind))
+
+
+@pytest.mark.parametrize("name", ["newest", "since", "archived", "completion"])
+def test_a_fence_whose_own_instants_are_none_is_broken(name: str) -> None:
+    for value in ("x", "<b>", "20261301000000000"):
+        body = format_group_fence(replace(EMPTY, **{name: value}))
+        with pytest.raises(BrokenFence, match="its own instants"):
+            parse_group_fence(body)
+
+
+def test_a_fence_with_a_decision_that_names_no_file_of_a_commit_is_broken() -> None:
+    body = format_group_fence(decide(replace(EMPTY, completion=T(1)), [offer(1)], attempt="a"))
+    (each,) = parse_group_fence(body).window
+    assert each.completion is not None
+    for field, value in (("action", "../x"), ("completion", "../x")):
+        wrong = json.dumps({field: getattr(each, field)})[1:-1].replace(": ", ":").encode()
+        assert body.count(b'"seq"') == 1 and wrong in body
+        with pytest.raises(BrokenFence, match="names no instant"):
+            parse_group_fence(body.replace(wrong, f'"{field}":"{value}"'.encode()))
+    assert parse_offer(format_offer(replace(offer(1), action="../x"))) is None
 
 
 def test_a_late_instant_needs_a_listing_that_its_owner_or_the_decider_made() -> None:

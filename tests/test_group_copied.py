@@ -309,6 +309,24 @@ def test_a_column_of_a_commit_that_is_not_published_stays_when_later_ones_are_dr
     assert values(url) == judged(url) == dict.fromkeys("abd", 0)
 
 
+@pytest.mark.parametrize("version", [9, 6])
+def test_a_fence_in_the_form_of_another_table_version_is_refused(
+    tmp_path: Path, version: int
+) -> None:
+    """An append that it decided would have a completed file that no reader knows."""
+    url = f"file://{tmp_path}/t"
+    Table.create(url, **HOW, version=version).close()
+    with Table(url) as table:
+        table.append(rows("a"))
+        published(table)
+    fence = parse_group_fence(at(url).read_bytes())
+    completion = "20991231235959999" if version == 6 else None
+    at(url).write_bytes(format_group_fence(replace(fence, completion=completion)))
+    for do in (Table.read, lambda table: table.append(rows("c"))):
+        with Table(url) as table, pytest.raises(BrokenFence, match="another table version"):
+            do(table)
+
+
 def test_a_fence_from_after_a_switch_of_the_mode_names_the_way_to_finish_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,6 +40,7 @@ from lockkit.runtime import (
     carry_out,
     run,
 )
+from lockkit.runtime.proven import TRIES_MAX
 from lockkit.stores import ListEntry, Listing, open_store
 from lockkit.table import CommitConflict
 from lockkit.table.format.plans import (
@@ -808,6 +809,37 @@ def test_an_instant_that_was_reserved_ahead_without_an_answer_is_given_back(
         carried_out(give_back(client), answer)
     assert bool(bodies) == (whose != "mine")
     assert not client.ahead and ahead.instant not in client.own
+
+
+def test_a_reservation_that_the_store_did_not_give_back_is_given_back_by_the_next_commit() -> None:
+    """Meanwhile it is a dead writer's: its process's services, too, may roll it back."""
+    client = client_of(replace(fence_of(()), newest=T(20)))
+    config = TableConfig(name="t", record_key="id", mode=FENCED, commit=GROUP)
+    known = TableCache(config, "v", newest=T(20))
+    before = TakenInstant(T(9), "mine", COMMIT, known, b"", "v")
+    deletes: list[WriteAnswer] = [Unknown("silent")] * 2 * TRIES_MAX + [Applied("")]
+    wall_ms = instant_ms(T(100))
+
+    def answer(request: Any) -> Any:
+        match request:
+            case Parallel(procedures):
+                return [carried_out(each, answer)[0] for each in procedures]
+            case Delete():
+                return deletes.pop(0)
+        return {WallMs: wall_ms, Unique: "mine"}.get(type(request), Applied("v8"))
+
+    carried_out(reserve_ahead(client, before), answer)
+    ((ahead, _),) = client.ahead
+    assert ahead.instant in client.own
+    carried_out(give_back(client), answer)
+    assert ahead.instant not in client.own
+    for left in (1, 0):
+        assert deletes
+        wall_ms, client.contended = wall_ms + 9, 1  # among others it uses none of its own
+        way = GroupAppend(client).take(known, action=COMMIT, lead_ms=0, trying=None)
+        assert carried_out(way, answer)[0].instant > ahead.instant
+        assert len(client.ahead) == left
+    assert not deletes
 
 
 def test_an_append_that_mostly_loses_the_fence_reserves_its_next_instant_beside_its_first_look(

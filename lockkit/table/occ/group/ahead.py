@@ -28,12 +28,7 @@ from lockkit.table.format.timeline import (
 )
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT
-from lockkit.table.occ.group.client import (
-    GroupClient,
-    ListedBeside,
-    decision_in,
-    schema_id,
-)
+from lockkit.table.occ.group.client import GroupClient, ListedBeside, decision_in, schema_id
 from lockkit.table.occ.group.commit import FAST_RUN_MAX
 from lockkit.table.occ.group.decision import GroupFence
 from lockkit.table.occ.group.fence import parse_group_fence
@@ -97,7 +92,7 @@ class GroupAppend:
                 loses = client.loses and not isinstance(self, GroupRewrite)
                 most_ms = client.trip_ms * 3 // 2 if loses else -1
             if early_ms > most_ms or not taken.version or not is_usable(taken, known):
-                useless.append(_given_back(client, taken))
+                useless.append(_given_back(client, reserved))
             elif trying is None or (yield from trying(now)):
                 return now
         wall_ms: int = yield WallMs()  # the same for all, or its place moves with each commit
@@ -384,16 +379,21 @@ def give_back(client: GroupClient) -> Procedure[None]:
 
 def release(client: GroupClient, mine: Any) -> Procedure[None]:
     """Delete a reserved instant that is not used yet."""
-    with suppress(ValueError, StoreError, TableError):
+    with suppress(ValueError):
         client.ahead.remove(mine)  # `ValueError`: it is used
-        yield from _given_back(client, mine[0])
+        yield from _given_back(client, mine)
 
 
-def _given_back(client: GroupClient, taken: TakenInstant) -> Procedure[None]:
-    """A reservation without an answer may have landed: then readers of increments wait for it."""
-    version = taken.version
-    if not version and isinstance(found := (yield from read(taken.requested)), Found):
-        version = found.version if found.body == taken.body else ""
-    if version:
-        yield from delete(taken.requested, version)
-    client.own.discard(taken.instant)
+def _given_back(client: GroupClient, mine: Any) -> Procedure[None]:
+    """A reservation without an answer may have landed: then readers of increments wait for it. If
+    this fails, the client's next commit does it, or it is a dead writer's."""
+    taken, version = mine[0], mine[0].version
+    try:
+        if not version and isinstance(found := (yield from read(taken.requested)), Found):
+            version = found.version if found.body == taken.body else ""
+        if version:
+            yield from delete(taken.requested, version)
+    except (StoreError, TableError):
+        client.ahead.insert(0, mine)  # a usable one is used first
+    finally:
+        client.own.discard(taken.instant)

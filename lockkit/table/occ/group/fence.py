@@ -17,6 +17,7 @@ from lockkit.runtime.proven import read
 from lockkit.table.errors import BrokenFence, ModeSwitched, NewerFence
 from lockkit.table.format.kept import kept
 from lockkit.table.occ.fence import (
+    ACTIONS,
     COMMIT,
     FENCE_BYTES_MAX,
     FENCE_KEY,
@@ -112,8 +113,9 @@ def parse_group_fence(body: bytes) -> GroupFence:
     for number, each in enumerate(fence.window, fence.first):
         if each.seq != number:
             raise _broken(f"decision {number} is missing")
-    if not is_instant(fence.newest) or not fence.first > 0 <= fence.published <= fence.last:
-        raise _broken("its counts or its newest instant are inconsistent")
+    instants = (fence.newest, fence.since, fence.archived, fence.completion or NO_INSTANT)
+    if not all(map(is_instant, instants)) or not fence.first > 0 <= fence.published <= fence.last:
+        raise _broken("its counts or one of its own instants are inconsistent")
     return fence
 
 
@@ -140,8 +142,9 @@ def _parse_decision(found: Any) -> GroupDecision | None:
     if isinstance(found, GroupDecision):
         return found
     made = _made(GroupDecision, found)
-    known = made is not None and made.kind in KINDS and is_instant(made.instant)
-    return made if known else None
+    if made is None or made.kind not in KINDS or made.action not in ACTIONS:
+        return None
+    return made if all(map(is_instant, (made.instant, made.completion or NO_INSTANT))) else None
 
 
 def _broken(why: str) -> BrokenFence:
@@ -199,7 +202,8 @@ def parse_offer(body: bytes) -> Offer | None:
     unreadable object, which is left to its owner."""
     found = _object(body)
     made = None if found is None or REFUSED in found else _made(Offer, found)
-    return made if made and made.writes is not None and is_instant(made.instant) else None
+    known = made is not None and is_instant(made.instant) and made.action in ACTIONS
+    return made if made and known and made.writes is not None else None
 
 
 _BLIND = re.compile(r"([0-9]{17})\.([0-9a-f]*)-([0-9a-f]{64})(?:-([0-9A-Za-z-]{1,64}))?\.append")

@@ -15,7 +15,7 @@ from lockkit.errors import StoreError, Unanswered
 from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Parallel, Procedure, Sleep, WallMs
 from lockkit.runtime.proven import listing, read
-from lockkit.table.errors import DamagedFile, ModeSwitched
+from lockkit.table.errors import BrokenFence, DamagedFile, ModeSwitched
 from lockkit.table.format.timeline import (
     Timeline,
     TimelineNames,
@@ -23,7 +23,7 @@ from lockkit.table.format.timeline import (
     load_timeline,
     parse_timeline,
 )
-from lockkit.table.occ.fence import COMMIT
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY
 from lockkit.table.occ.group.client import COMPLETED, OVERWRITE, GroupClient
 from lockkit.table.occ.group.copied import refuse_copied
 from lockkit.table.occ.group.decision import GroupFence, shows_left
@@ -74,7 +74,7 @@ def may_be_archived(now: Timeline, after: str) -> bool:
 
 def _list_beside(names: TimelineNames, after: str) -> Procedure[Timeline]:
     now: Timeline
-    now, read = yield Parallel((load_timeline(names, after=after), _fence()))
+    now, read = yield Parallel((load_timeline(names, after=after), _fence(names)))
     if read is None:  # the mode may have been switched since that listing began
         now = yield from load_timeline(names, after=after)
     bodies = {each.instant: body for each in (read[0].window if read else ())
@@ -243,8 +243,14 @@ def _unpublished(
     return with_tail(fence, shown, after) or shown
 
 
-def _fence() -> Procedure[tuple[GroupFence, Version] | None]:
+def _fence(names: TimelineNames) -> Procedure[tuple[GroupFence, Version] | None]:
     try:
-        return (yield from read_group_fence())
+        fence, version = yield from read_group_fence()
     except ModeSwitched:  # before that, all that was decided has been published
         return None
+    if (fence.completion is None) != (names.layout == 1):
+        raise BrokenFence(
+            FENCE_KEY, "has the form of another table version than this table's",
+            "restore its last good version if no writer has committed since",
+        )  # fmt: skip
+    return fence, version
