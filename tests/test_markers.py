@@ -29,6 +29,7 @@ from table_world import (
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, IfAbsent
 from lockkit.runtime import run
+from lockkit.runtime.proven import all_of
 from lockkit.stores import Store, open_store
 from lockkit.table import commit
 from lockkit.table.errors import CommitConflict, EarlyConflict
@@ -60,10 +61,12 @@ from lockkit.table.occ.markers import (
     early_detection,
     files_of,
     mark,
+    mark_all,
     marker_key,
     overtaken,
     parse_marker,
     unmark,
+    unmark_all,
 )
 from lockkit.table.read.bucket_groups import bucket_file_id
 from lockkit.table.read.buckets import free_file_id
@@ -149,6 +152,18 @@ def test_markers_that_hudis_timeline_server_keeps_in_files_are_read(store: Store
         store.put(f"{MARKERS}{ME}/MARKERS{number}", lines.encode(), IfAbsent())
     found = run(files_of(ME), store, CLOCK)
     assert {each.group for each in found} == {EU, ("", "f-1"), ("p", "f-9")}
+
+
+@pytest.mark.parametrize("partitions", [("",), ("", "a"), ("", "a", "b/c"), ("b\u2028c", "d")])
+def test_markers_of_log_files_are_one_file(store: Store, partitions: tuple[str, ...]) -> None:
+    logs = [in_partition(each, f".f-{n}_{ME}.log.1_0-0-0") for n, each in enumerate(partitions)]
+    run(all_of(mark_all(ME, logs)), store, CLOCK)
+    assert len(store.list(MARKERS)) == 1
+    assert {(each.path, each.io) for each in run(files_of(ME), store, CLOCK)} == {
+        (each, "APPEND") for each in logs
+    }
+    run(all_of(unmark_all(ME, logs)), store, CLOCK)
+    assert not store.list(MARKERS)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ Then the table is read once, with the claim of the lock. Judged by a dictionary 
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,11 @@ from lockkit.table import Table
 from lockkit.table.errors import HeartbeatExpired, TableChanged
 from lockkit.table.format.log_blocks import COMMAND, blocks
 from lockkit.table.occ.heartbeat import Heartbeat
+from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 from lockkit.table.occ.held import LockReads
+from lockkit.table.occ.liveness import HEARTBEATS
+from lockkit.table.occ.markers import LISTED, MARKERS, files_of
+from lockkit.table.services.context import StoreHost
 from lockkit.table.write import groups
 from lockkit.table.write.groups import own_files
 
@@ -58,19 +64,38 @@ def through(table: Table, store: Any) -> Iterator[None]:
         table.store = right
 
 
-@of_each_kind
-def test_ten_rows_take_twelve_requests(version: int, kind: str) -> None:
-    how = {"version": version, "mode": "hudi", "table_type": kind, "index": "BUCKET", "buckets": 1,
-           "record_key": "id", "options": OPTIONS}  # fmt: skip
-    sent = []
-    with Emulator() as server, Table.create(
-        "s3://lake/t", endpoint=server.s3, **how  # type: ignore[arg-type]
-    ) as table:
-        for v in range(5):
-            since = len(server.requests())
-            table.upsert(rows(*(f"k{n}" for n in range(10)), v=v))
-            sent.append(len(server.requests()) - since)
-    assert sent[2:] == [12, 12, 12], sent
+def ten_rows(table: Table, server: Emulator, writes: int) -> list[Any]:
+    """The requests of the last of these upserts of ten rows."""
+    for v in range(writes):
+        since = len(server.requests())
+        table.upsert(rows(*(f"k{n}" for n in range(10)), v=v))
+    sent = server.requests(since)
+    assert set(contents(table.read()).values()) == {writes - 1}
+    return sent
+
+
+FENCED = {"commit": "serial"}
+HUDI = {"mode": "hudi", "index": "BUCKET"}
+
+
+@pytest.mark.parametrize(("how", "one", "four"), [
+    (FENCED | {"version": 9}, 10, 13), (FENCED | {"version": 6}, 10, 13),
+    (FENCED | {"table_type": MOR}, 10, 13),
+    (HUDI | {"version": 9}, 12, 15), (HUDI | {"version": 6}, 12, 15),
+    (HUDI | {"version": 9, "table_type": MOR}, 12, 15),
+    (HUDI | {"version": 6, "table_type": MOR}, 12, 15),
+], ids=str)  # fmt: skip
+def test_ten_rows_take_twelve_requests_and_one_for_each_further_file(
+    how: dict[str, Any], one: int, four: int
+) -> None:
+    for buckets, most in ((1, one), (4, four)):
+        with Emulator() as server, Table.create(
+            "s3://lake/t", endpoint=server.s3, record_key="id", buckets=buckets, options=OPTIONS,
+            **how,
+        ) as table:  # fmt: skip
+            sent = ten_rows(table, server, 5)
+            assert sum(not each["key"].startswith("t/.hoodie/") for each in sent) == buckets, sent
+            assert len(sent) == most, sent
 
 
 @of_each_kind
@@ -183,10 +208,30 @@ def test_another_writer_at_any_request_waits_and_no_row_is_lost(
                 table.upsert(rows("k0", v=7), retries=2)
             expected = BEFORE | {"k0": 7} | ({} if all(busy) else {"k1": 6, "k5": 6})
             assert contents(table.read()) == expected == by_hudi_rs(place)
+            assert not table.store.list(HEARTBEATS) and not table.store.list(MARKERS)
         shutil.rmtree(place)
         return at.struck
 
     every(step, meanwhile)
+
+
+def test_after_its_commit_its_heartbeat_and_its_markers_are_deleted_in_parallel(
+    tmp_path: Path
+) -> None:
+    beside, found = threading.Event(), list[bool]()
+
+    def ends(name: str, key: Any) -> bool:
+        if name == "delete" and str(key).startswith(MARKERS):
+            beside.set()
+        return name == "delete" and str(key).startswith(HEARTBEATS)
+
+    def waits(send: Send) -> Any:
+        found.append(beside.wait(10))
+        return send()
+
+    with warm(tmp_path, 6, MOR) as table, through(table, AtRequest(table.store, ends, waits)):
+        table.upsert(rows("k0", v=7))
+    assert found == [True]
 
 
 def test_what_is_read_with_a_claim_that_is_not_the_last_does_not_count(tmp_path: Path) -> None:
@@ -200,6 +245,77 @@ def test_what_is_read_with_a_claim_that_is_not_the_last_does_not_count(tmp_path:
         assert reads.found is None
         run(reads.prefetch(True), table.store, Clock())
         assert reads.found is not None and len(reads.found.timeline.commits) == len(before) + 1
+
+
+def reads_of(table: Table) -> LockReads:
+    host = StoreHost(replace(table._upkeep.context, store=table.store), HeartbeatRules())
+    return LockReads(table._open(), "commit", host.first_beat)
+
+
+def beats(table: Table) -> list[str]:
+    return [each.key.removeprefix(HEARTBEATS) for each in table.store.list(HEARTBEATS)]
+
+
+def test_its_heartbeat_begins_with_the_first_claim_and_counts_only_if_that_is_granted(
+    tmp_path: Path
+) -> None:
+    with warm(tmp_path, 9, COW) as table:
+        reads = reads_of(table)
+        run(reads.prefetch(True), table.store, Clock())
+        assert beats(table) == [reads.instant] and reads.instant
+        for claiming in (False, True):
+            run(reads.prefetch(claiming), table.store, Clock())
+            assert not reads.instant and len(beats(table)) == 1
+        assert run(reads.beat_of(beats(table)[0]), table.store, Clock()) is None
+        assert not beats(table)
+
+
+def test_the_heartbeat_of_another_writer_at_the_instant_that_it_did_not_take_stays(
+    tmp_path: Path
+) -> None:
+    with warm(tmp_path, 6, COW) as table:
+        reads = reads_of(table)
+        run(reads.prefetch(True), table.store, Clock())
+        (of,) = beats(table)
+        (tmp_path / HEARTBEATS / of).write_bytes(b"")  # as Hudi does
+        run(reads.beat_of(""), table.store, Clock())
+        assert beats(table) == [of]
+
+
+@of_each_kind
+def test_a_write_that_does_not_get_the_lock_leaves_no_heartbeat(
+    tmp_path: Path, version: int, kind: str
+) -> None:
+    with warm(tmp_path, version, kind) as table, Table(table.url, options=OPTIONS) as other:
+        table.lock.acquire_timeout = 0.0
+        with other.lock, pytest.raises(LockBusy):
+            table.upsert(rows("k0", v=7))
+        assert not beats(table)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_several_log_files_have_one_list_of_markers_and_where_they_are_made_anew_none(
+    tmp_path: Path, changed: bool
+) -> None:
+    """Where there is a list, Hudi reads no single markers."""
+    found = list[tuple[int, int]]()
+
+    def looks(send: Send) -> Any:
+        names = [each.key.removeprefix(MARKERS) for each in table.store.list(MARKERS)]
+        marked = run(files_of(names[0].partition("/")[0]), table.store, Clock())
+        found.append((sum(each.endswith(LISTED) for each in names), len(marked)))
+        return send()
+
+    with warm(tmp_path, 6, MOR) as table:
+        if changed:
+            with Table(table.url, options=OPTIONS) as other:
+                other.upsert(rows("k0", "k3", v=5))
+        with through(table, AtRequest(table.store, puts_rows, looks)):
+            table.upsert(rows("k0", "k3", v=9))
+        ((lists, marked),) = found
+        assert (lists, marked) in ([(0, 1), (0, 2)] if changed else [(1, 2)])
+        assert not table.store.list(MARKERS)
+        assert contents(table.read()) == BEFORE | {"k0": 9, "k3": 9} == by_hudi_rs(tmp_path)
 
 
 @pytest.mark.parametrize(("version", "kind"), [(9, COW), (6, MOR)])

@@ -13,7 +13,7 @@ from lockkit.table.format.base_file import Target, plain, refuse_unfit
 from lockkit.table.format.data_files import ATTEMPTS
 from lockkit.table.format.layout import TaskId, WriteStat
 from lockkit.table.format.log_writing import refuse_unordered
-from lockkit.table.format.properties import GROUP, HUDI, TableConfig
+from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import conform
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import see_conditions
@@ -61,7 +61,7 @@ class ArrowWrite(TableWrite):
 
     @contextmanager
     def ahead(self, config: TableConfig, seen: Snapshot) -> Iterator[FileBuffer | None]:
-        own = own_files(self.store) if config.commit == GROUP or config.mode == HUDI else None
+        own = own_files(self.store)
         small = self.rows.num_rows <= PREFETCH_ROWS_MAX
         with closing(FileBuffer(self.data, self.clock, early=small)) as buffer:
             buffer.light = small and self.rows.nbytes <= LIGHT_BYTES_MAX
@@ -70,8 +70,7 @@ class ArrowWrite(TableWrite):
                     self.sorted = RowsInMemory.of(config, self.rows, bucketed=True)
                     buffer.prefetch(read_bases(self.sorted, seen, stored_keys(self.data)), own)
             yield buffer
-            if own is not None:  # they are committed
-                own.keep(buffer.unsent)
+            own.keep(buffer.unsent)  # they are committed
 
     def check(self, config: TableConfig) -> None:
         delete = self.requested.operation == "delete"

@@ -18,7 +18,7 @@ from lockkit.errors import StoreError, Unanswered
 from lockkit.lock.on_store import OnStore
 from lockkit.lock.renewal import Renewer
 from lockkit.protocol.outcome import Applied, Found, Missing, Throttled, Version, over
-from lockkit.runtime import Get, Procedure, Sleep, Unique, run
+from lockkit.runtime import BootMs, Get, Procedure, Sleep, Unique, run
 from lockkit.runtime.proven import TRIES_MAX, delete, pause_s, put_once
 from lockkit.stores import Store
 from lockkit.table.errors import CommitUnknown, HeartbeatExpired
@@ -100,6 +100,31 @@ def start(now: HeartbeatState) -> Procedure[HeartbeatState]:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class FirstBeat:
+    """A heartbeat that is proven before its instant is taken."""
+
+    state: HeartbeatState
+    sent_ms: int
+    """When it was sent, by `boot_ms`."""
+
+    @property
+    def instant(self) -> str:
+        return self.state.instant
+
+
+def begin_ahead(now: HeartbeatState) -> Procedure[FirstBeat]:
+    """`start`, before the instant is taken."""
+    sent_ms = yield BootMs()
+    return FirstBeat((yield from start(now)), sent_ms)
+
+
+def drop(begun: FirstBeat) -> Procedure[None]:
+    """Its instant was not taken, and may be another writer's: delete exactly this heartbeat."""
+    with suppress(StoreError, Unanswered):  # otherwise it expires by itself
+        yield from delete(heartbeat_key(begun.instant), begun.state.version)
+
+
 @dataclass(slots=True)
 class HeartbeatSchedule:
     """The writer's own view of its heartbeat: when to beat again, and when to stop writing.
@@ -142,9 +167,12 @@ class HeartbeatSchedule:
         if self.lost is not None:
             raise HeartbeatExpired(self.now.instant, self.lost)
 
-    def start(self) -> Procedure[None]:
-        """The first beat, proven."""
-        self.now = yield from start(self.now)
+    def start(self, begun: FirstBeat | None = None) -> Procedure[None]:
+        """The first beat, proven: the one that has `begun`, or one that is sent now."""
+        if begun is None:
+            self.now = yield from start(self.now)
+        else:
+            self.now, self.since_ms, self.proven_ms = begun.state, begun.sent_ms, begun.sent_ms
 
     def beat(self) -> Procedure[float | None]:
         """Send one more beat; return the seconds until the next, or None once all is lost."""
@@ -215,6 +243,7 @@ class Heartbeat:
     :param rules: how often it beats, and after how many missed beats a writer counts as dead.
     :param sent_ms: None: the first beat is sent at once. Else when the instant was requested, by
         `boot_ms`: the first beat comes half an interval later, and a short write needs none.
+    :param begun: the first beat, if it was sent already.
     :raises HeartbeatExpired: if another writer ended the instant's heartbeat or has the instant.
     :raises Unanswered: if the store does not answer.
     """
@@ -227,6 +256,7 @@ class Heartbeat:
         clock: Clock | None = None,
         rules: HeartbeatRules = HeartbeatRules(),
         sent_ms: int | None = None,
+        begun: FirstBeat | None = None,
     ) -> None:
         self.instant, self.rules = instant, rules
         self.on_lost: Callable[[], object] = bool
@@ -235,7 +265,7 @@ class Heartbeat:
         now = HeartbeatState(instant, rules.ttl_ms, holder=process_name())
         self._beats = HeartbeatSchedule(now, rules, self._clock, sent_ms)
         if sent_ms is None:
-            run(self._beats.start(), store, self._clock)
+            run(self._beats.start(begun), store, self._clock)
         held = Pulsing(self._beats, store)
         self._turn, self._stopped = held.turn, False
         self._renewer = Renewer(
@@ -280,9 +310,12 @@ class Heartbeat:
             run(self._beats.give_up(), self._store, self._clock)
 
     def finished(self) -> Procedure[None]:
-        """`finish` as a procedure, for `WriteAttempt`."""
-        yield from ()
-        self.finish()
+        """`finish` as a procedure, for `WriteAttempt`, beside what it does at the same time."""
+        if self._beats.quiet_since_ms is not None:
+            self.finish()
+            return
+        self.stop()
+        yield from self._beats.finish()
 
     def left(self) -> Procedure[None]:
         """Stop, and `HeartbeatSchedule.leave`."""

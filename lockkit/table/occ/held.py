@@ -6,23 +6,32 @@ changes the properties or the fence, so what was read with the claim stands.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import StoreError, TableError
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure
+from lockkit.runtime import Procedure, WallMs
 from lockkit.runtime.proven import all_of, read
 from lockkit.table.errors import TableChanged
 from lockkit.table.format.properties import FENCED, TableConfig, recheck_config
 from lockkit.table.format.property_keys import BLOCK_KEY
-from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.format.timeline import (
+    Timeline,
+    instant_of,
+    load_timeline,
+    next_instant_ms,
+)
 from lockkit.table.occ import transaction
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.fence import FenceRead, read_fence
 from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction
+
+if TYPE_CHECKING:
+    from lockkit.table.occ.heartbeat import FirstBeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +45,16 @@ class TableNow:
     """Whether Hudi is kept from making its metadata table; a switch-off of Hudi's removes that."""
 
 
-def look(known: TableCache, after: str) -> Procedure[TableNow]:
+def look(
+    known: TableCache, after: str, beside: Iterable[Procedure[None]] = ()
+) -> Procedure[TableNow]:
     """Read it, all at once; raises `TableChanged` if the properties are other ones."""
-    return TableNow(*(yield from all_of([
+    now, config, fence, blocked, *_ = yield from all_of([
         load_timeline(known.config.names, after=after),
         recheck_config(known.config, known.config_version), read_fence(), _is_blocked(known.config),
-    ])))  # fmt: skip
+        *beside,
+    ])  # fmt: skip
+    return TableNow(now, config, fence, blocked)
 
 
 def _is_blocked(config: TableConfig) -> Procedure[bool]:
@@ -52,23 +65,58 @@ def _is_blocked(config: TableConfig) -> Procedure[bool]:
 
 @dataclass(slots=True)
 class LockReads:
-    """Reads the table with each claim of the lock (`Lock.acquire`)."""
+    """Reads the table with each claim of the lock (`Lock.acquire`).
+
+    Hudi rolls back a pending instant without a heartbeat, so the heartbeat comes before the
+    instant's first file. With the first claim it is begun for the instant that is to be taken, by
+    `first_beat`. It counts only if that claim was granted: later, others may have taken instants.
+    """
 
     known: TableCache
+    action: str = "commit"
+    first_beat: Callable[[str], Procedure[FirstBeat]] | None = None
     found: TableNow | None = None
     """What was read with the latest claim, the one that was granted; None: nothing that counts."""
+    begun: FirstBeat | None = None
+    alone: bool = False
+    """Whether `begun` came with the latest request for the lock."""
 
     def prefetch(self, claiming: bool) -> Procedure[None]:
-        self.found, shown = None, self.known.shown
+        self.found, shown, self.alone = None, self.known.shown, False
         if claiming:
+            beats, self.first_beat = self.first_beat, None
+            beside = [self._begin(beats)] if beats else []
             with suppress(TableError, StoreError):  # the write reads again, and reports it
                 if shown is not None:  # such a table has no fence; it is listed later (`FromShown`)
                     at = self.known.config_version
-                    config = yield from recheck_config(self.known.config, at)
+                    config, *_ = yield from all_of([
+                        recheck_config(self.known.config, at), *beside
+                    ])  # fmt: skip
                     self.found = TableNow(shown, config, FenceRead(None, None), True)
                     return
                 after = CheckedHorizon(self.known.horizon).listed_after
-                self.found = yield from look(self.known, after)
+                self.found = yield from look(self.known, after, beside)
+
+    def _begin(self, beats: Callable[[str], Procedure[FirstBeat]]) -> Procedure[None]:
+        self.alone, newest = True, self.known.newest
+        instant = instant_of(next_instant_ms(newest, (yield WallMs()), self.action))
+        with suppress(TableError, StoreError):  # then it begins with the instant, as others do
+            self.begun = yield from beats(instant)
+
+    @property
+    def instant(self) -> str:
+        """The instant to be taken, whose heartbeat has begun; "" if there is none."""
+        return self.begun.instant if self.begun is not None and self.alone else ""
+
+    def beat_of(self, instant: str) -> Procedure[FirstBeat | None]:
+        """What has begun for this instant, once; a heartbeat of another one is deleted."""
+        begun, usable, self.begun = self.begun, self.instant, None
+        if begun is None or usable == instant != "":
+            return begun
+        from lockkit.table.occ.heartbeat import drop  # rarely needed
+
+        yield from drop(begun)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +124,12 @@ class FromListing:
     """How an instant is taken under the lock if the timeline was listed with the claim."""
 
     now: Timeline
+    instant: str = ""
+    """The one to be taken, if no other is needed."""
 
     def take(self, known: TableCache, **how: Any) -> Procedure[TakenInstant]:
         newest = max(known.newest, self.now.latest)
-        return transaction.take(replace(known, newest=newest), **how)
+        return transaction.take(replace(known, newest=newest), **how, first=self.instant)
 
     def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
         """No listing. Before version 8 Hudi takes its instants without the lock: there one comes
@@ -109,9 +159,10 @@ class FromShown:
     """
 
     shown: Timeline
+    instant: str = ""
 
     def take(self, known: TableCache, **how: Any) -> Procedure[TakenInstant]:
-        return transaction.take(known, **how)
+        return transaction.take(known, **how, first=self.instant)
 
     def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
         yield from ()

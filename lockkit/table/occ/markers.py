@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
-from lockkit.runtime.proven import all_of, create, listing, read
+from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.stores import ListEntry
 from lockkit.table.errors import DamagedFile, EarlyConflict, RefusedOption
 from lockkit.table.format.layout import PLAIN, FileGroup
@@ -34,6 +34,7 @@ EARLY_STRATEGY_KEY = "hoodie.write.concurrency.early.conflict.detection.strategy
 EARLY_COMMITS_KEY = "hoodie.write.concurrency.early.conflict.check.commit.conflict"
 EARLY_STRATEGY = "SimpleDirectMarkerBasedDetectionStrategy"
 SERVED_BYTES_MAX = 16_000_000
+LISTED = "MARKERS0"
 
 Io = Literal["CREATE", "MERGE", "APPEND"]
 
@@ -81,14 +82,35 @@ def mark(instant: str, path: str, io: Io) -> Procedure[None]:
     yield from create(marker_key(instant, path, io), b"")
 
 
-def mark_all(instant: str, logs: Collection[str]) -> list[Procedure[None]]:
-    """`mark` each of these log files."""
-    return [mark(instant, path, "APPEND") for path in logs]
+def mark_all(instant: str, logs: Collection[str]) -> list[Procedure[Any]]:
+    """Mark these log files, before any of them is written: several in one list.
+
+    Such lists are those of Hudi's timeline server. Without the file of their type Hudi looks for
+    single markers, and meets the list (since 0.12, HUDI-4517).
+    """
+    return [create(*each) for each in _marks(instant, logs).items()]
 
 
 def unmark_all(instant: str, logs: Collection[str]) -> list[Procedure[None]]:
     """Delete the markers of these log files, without a listing."""
-    return [discard(marker_key(instant, path, "APPEND")) for path in logs]
+    return [discard(key) for key in _marks(instant, logs)]
+
+
+def _marks(instant: str, logs: Collection[str]) -> dict[str, bytes]:
+    keys = [marker_key(instant, path, "APPEND") for path in logs]
+    if len(keys) < 2:
+        return dict.fromkeys(keys, b"")
+    folder = f"{MARKERS}{instant}/"
+    names = "".join(key.removeprefix(folder) + "\n" for key in keys)
+    return {folder + LISTED: names.encode()}
+
+
+def unlist(instant: str) -> Procedure[None]:
+    """Where there is a list, Hudi reads no single markers: so it goes before any are written.
+
+    No data file of the list may have been written.
+    """
+    yield from delete(f"{MARKERS}{instant}/{LISTED}")
 
 
 def unmark(instant: str) -> Procedure[None]:
@@ -123,7 +145,7 @@ def parse_marker(name: str) -> Marker | None:
 def _served(key: str) -> Procedure[list[str]]:
     match (yield from read(key)):
         case Found(body, _) if len(body) <= SERVED_BYTES_MAX:
-            return body.decode(errors="replace").splitlines()
+            return re.split("\r?\n", body.decode(errors="replace"))  # other breaks are in names
         case Found(body, _):
             raise DamagedFile(
                 key, f"has {len(body)} bytes, which no list of markers has",

@@ -211,14 +211,15 @@ def overtaken(taken: TakenInstant) -> TableError:
 
 def take(
     known: TableCache, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0,
-    trying: Trying | None = None, wall_ms: int = 0,
+    trying: Trying | None = None, wall_ms: int = 0, first: str = "",
 ) -> Procedure[TakenInstant]:  # fmt: skip
     """Create a requested file that holds this attempt: then the instant belongs to it alone.
 
     The file's content proves that it is ours, also after a lost answer or a 412 caused by a hidden
     retry of our own request. `trying` runs with each instant before its file is sent, without a
     version: after an interrupt the file may exist. It returns False if the instant is not free.
-    `wall_ms`: the time that its caller has read.
+    `wall_ms`: the time that its caller has read. `first`: the instant to take, unless a later one
+    is known or an instant was useless.
     """
     attempt = yield Unique()
     body = first_file(action, plan, attempt, known.config.version)
@@ -226,6 +227,8 @@ def take(
     refuse_ahead(known.newest, wall_ms, known.config.accepted)
     grouped = known.config.commit == GROUP
     at_ms = next_instant_ms(known.newest, wall_ms, action, lead_ms, grouped)
+    if first and not lead_ms:
+        at_ms = next_instant_ms(known.newest, instant_ms(first), action)
     for tries in range(TAKES_MAX):
         instant = instant_of(at_ms)
         offer = TakenInstant(instant, attempt, action, known, body, "")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lockkit.clock import Clock
+from lockkit.clock import Clock, process_name
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
@@ -30,7 +30,7 @@ from lockkit.table.services.rules import ServiceRules
 if TYPE_CHECKING:
     from lockkit.table.occ.contract import ConcurrencyControl
     from lockkit.table.occ.group.client import GroupClient
-    from lockkit.table.occ.heartbeat import Heartbeat
+    from lockkit.table.occ.heartbeat import FirstBeat, Heartbeat
     from lockkit.table.occ.publish import Scout
     from lockkit.table.occ.rollback import RollbackRefused, RolledBack
     from lockkit.table.write.contract import AttemptHost
@@ -104,17 +104,26 @@ class StoreHost:
         context = self.context
         return run(way, context.store, context.clock, context.emit)
 
-    def beat(self, taken: TakenInstant) -> Procedure[Heartbeat]:
+    def first_beat(self, instant: str) -> Procedure[FirstBeat]:
+        from lockkit.table.occ.heartbeat import HeartbeatState, begin_ahead
+
+        return begin_ahead(HeartbeatState(instant, self.rules.ttl_ms, holder=process_name()))
+
+    def beat(self, taken: TakenInstant, begun: FirstBeat | None = None) -> Procedure[Heartbeat]:
         yield from ()
-        return self.beat_later(taken, None)
+        return self.beat_later(taken, None, begun)
 
     def boot_ms(self) -> int:
         return self.context.clock.boot_ms()
 
-    def beat_later(self, taken: TakenInstant, sent_ms: int | None) -> Heartbeat:
+    def beat_later(
+        self, taken: TakenInstant, sent_ms: int | None, begun: FirstBeat | None = None
+    ) -> Heartbeat:
         from lockkit.table.occ.heartbeat import Heartbeat  # only writers need it
         store, clock = self.context.store, self.context.clock
-        return Heartbeat(taken.instant, store, clock=clock, rules=self.rules, sent_ms=sent_ms)
+        return Heartbeat(
+            taken.instant, store, clock=clock, rules=self.rules, sent_ms=sent_ms, begun=begun
+        )  # fmt: skip
 
     def take_instant(self, config: TableConfig, block: Callable[[], Procedure[T]]) -> Procedure[T]:
         with self.context.taking_an_instant(config):

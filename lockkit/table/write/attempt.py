@@ -34,7 +34,7 @@ from lockkit.table.write.append import NewRows, prepare_append
 from lockkit.table.write.settling import settled, stays_open
 
 if TYPE_CHECKING:
-    from lockkit.table.occ.held import TableNow
+    from lockkit.table.occ.held import LockReads, TableNow
     from lockkit.table.write.contract import AttemptHeartbeat, AttemptHost, Files
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 10.0
@@ -67,6 +67,8 @@ class WriteAttempt:
     _heart: AttemptHeartbeat | None = None
     _spent: AttemptHeartbeat | None = None
     """That of the previous, useless instant."""
+    _ahead: LockReads | None = None
+    """Of a short write beside Hudi: has its heartbeat until the instant is taken."""
     _paths: Collection[str] | None = ()
     """Its files, if it knows them all."""
     _first: First | None = None
@@ -150,8 +152,9 @@ class WriteAttempt:
     ) -> Procedure[Committed | None]:
         from lockkit.table.occ.committing import wait_out
         from lockkit.table.occ.held import FromListing, FromShown, LockReads, Outrun
+        from lockkit.table.occ.markers import unlist
 
-        reads = LockReads(known)
+        self._ahead = reads = LockReads(known, action, self.host.first_beat)
 
         def begins(
             host: AttemptHost, held: StateChange
@@ -159,7 +162,7 @@ class WriteAttempt:
             """A transaction that is to go on without the lock; else the commit, or None."""
             table = reads.found
             kind = FromListing if known.shown is None else FromShown
-            way = None if table is None else kind(table.timeline)
+            way = None if table is None else kind(table.timeline, reads.instant)
             began = yield from self._begin(host, known, action=action, way=way)
             if table is not None and at_hand.issuperset(table.timeline.commits):
                 try:
@@ -167,6 +170,7 @@ class WriteAttempt:
                         self._commit_under_lock(host, held, prepared, table)))  # fmt: skip
                 except Outrun as outrun:
                     began = outrun.began
+                    yield from host.run(unlist(began.instant))
             yield from host.run(wait_out(began.instant))
             return began
 
@@ -239,8 +243,10 @@ class WriteAttempt:
         if taken.known.config.mode == HUDI:
             yield from self._finish_spent()
             # Hudi, without the lock, rolls back pending instants that have no heartbeat.
+            ahead = self._ahead.beat_of(taken.instant) if self._ahead else None
+            begun = (yield from self.host.run(ahead)) if ahead else None
             with suppress(HeartbeatExpired):  # another writer has one at this instant
-                self._heart = yield from self.host.beat(taken)
+                self._heart = yield from self.host.beat(taken, begun)
         return self._heart is not None or taken.known.config.mode != HUDI
 
     def _begins_quietly(self, taken: TakenInstant) -> Procedure[None]:
@@ -250,7 +256,7 @@ class WriteAttempt:
     def _finish_spent(self) -> Procedure[None]:
         spent, self._spent = self._spent, None
         if spent is not None:
-            yield from spent.finished()
+            yield from self.host.run(spent.finished())
 
     def _wrote(self, stats: tuple[WriteStat, ...]) -> None:
         self._paths = [each.path for each in stats]
@@ -346,6 +352,8 @@ class WriteAttempt:
         """
         taken, heart = self._taken, self._heart
         if taken is None:
+            if self._ahead is not None:
+                yield from self.host.run(self._ahead.beat_of(""))
             return
         yield from self._finish_spent()
         if heart is not None:
@@ -366,7 +374,7 @@ class WriteAttempt:
                     taken.note_unknown(again)
                 raise
         if heart is not None and done:
-            yield from heart.finished()
+            yield from self.host.run(heart.finished())
         elif heart is not None and certain:
             yield from heart.given_up()
         if gone is not None and (error is None or isinstance(error, Exception)):

@@ -9,6 +9,7 @@ from lockkit.runtime import Procedure
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.occ.commit import Committed, First, StateChange
 from lockkit.table.occ.conflict import ConflictStrategy
+from lockkit.table.occ.heartbeat import FirstBeat
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import Scout
 from lockkit.table.occ.transaction import TakenInstant, Transaction
@@ -54,8 +55,13 @@ class AttemptHost(Protocol):
     def run(self, way: Procedure[T]) -> Procedure[T]:
         """Carry out one step."""
 
-    def beat(self, taken: TakenInstant) -> Procedure[AttemptHeartbeat]:
-        """A heartbeat whose first beat is proven."""
+    def first_beat(self, instant: str) -> Procedure[FirstBeat]:
+        """The first beat of an instant that is to be taken. Its requests are yielded anywhere."""
+
+    def beat(
+        self, taken: TakenInstant, begun: FirstBeat | None = None
+    ) -> Procedure[AttemptHeartbeat]:
+        """A heartbeat whose first beat is proven: the one that has `begun`, or one sent now."""
 
     def boot_ms(self) -> int:
         """This process's monotonic clock."""

@@ -10,11 +10,15 @@ from typing import Any
 from lockkit.lab.verify.sim.task import Node, WaitUntil
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.runtime import Procedure, Sleep
-from lockkit.table.occ.heartbeat import HeartbeatSchedule, HeartbeatState
+from lockkit.table.occ.heartbeat import FirstBeat, HeartbeatSchedule, HeartbeatState
 from lockkit.table.occ.heartbeat_rules import HeartbeatRules
 
 RULES = HeartbeatRules(interval_ms=1_500)
 BEATS_MAX = 400
+
+
+def first_state(instant: str, node: Node, rules: HeartbeatRules = RULES) -> HeartbeatState:
+    return HeartbeatState(instant, rules.ttl_ms, f"{node.name}.{node.life}")
 
 
 @dataclass(slots=True)
@@ -33,12 +37,12 @@ class SimHeartbeat:
         cls, instant: str, world: SimWorld, node: Node, *, quiet_since_ms: int | None = None,
         rules: HeartbeatRules = RULES,
     ) -> SimHeartbeat:  # fmt: skip
-        now = HeartbeatState(instant, rules.ttl_ms, f"{node.name}.{node.life}")
+        now = first_state(instant, node, rules)
         return cls(world, node, HeartbeatSchedule(now, rules, node.clock, quiet_since_ms))
 
-    def begin(self) -> Procedure[None]:
-        """Send the first beat and prove it; then one beat in each interval."""
-        yield from self.beats.start()
+    def begin(self, begun: FirstBeat | None = None) -> Procedure[None]:
+        """Send the first beat and prove it, unless it has begun; then one in each interval."""
+        yield from self.beats.start(begun)
         self.go_on(self.beats.interval_s)
 
     def go_on(self, wait_s: float) -> None:

@@ -12,7 +12,7 @@ from lockkit.errors import LockBusy, LockLost, LossReason, NoAnswer, TableError
 from lockkit.lab.verify.sim.fault_profile import FaultKind
 from lockkit.lab.verify.sim.lease import LeaseSession
 from lockkit.lab.verify.sim.task import LateWrite, Violated
-from lockkit.lab.verify.table.heart import SimHeartbeat
+from lockkit.lab.verify.table.heart import SimHeartbeat, first_state
 from lockkit.lab.verify.table.interruption import Interruption, Shielded
 from lockkit.lock import grant
 from lockkit.lock.storage import LOCK_KEY
@@ -30,6 +30,7 @@ from lockkit.table.occ.group.ahead import GroupAppend
 from lockkit.table.occ.group.client import CONTENDED_FOR, GroupClient
 from lockkit.table.occ.group.fence import parse_group_fence
 from lockkit.table.occ.group.publish import in_group, new_client, publish_behind, publish_together
+from lockkit.table.occ.heartbeat import FirstBeat, begin_ahead
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import Scout, publish_under
 from lockkit.table.occ.transaction import TakenInstant
@@ -93,9 +94,12 @@ class SimHost:
         if late is not None:
             late.at_ms = min(late.at_ms, self.table.world.time.now_ms)
 
-    def beat(self, taken: TakenInstant) -> Procedure[SimHeartbeat]:
+    def first_beat(self, instant: str) -> Procedure[FirstBeat]:
+        return begin_ahead(first_state(instant, self.session.node))
+
+    def beat(self, taken: TakenInstant, begun: FirstBeat | None = None) -> Procedure[SimHeartbeat]:
         heart = self._heart(taken)
-        yield from heart.begin()
+        yield from heart.begin(begun)
         self.table.begins(taken.instant, heart)  # not before: another client may have one
         return heart
 
