@@ -97,9 +97,9 @@ def leaves_old_files(commit: CommitFiles, merged: bool) -> bool:
 def candidates(now: Timeline, rules: ArchiveRules, barrier: str) -> list[str]:
     """The commits that may leave."""
     commits = now.commits
-    if len(commits) <= rules.keep_max:
-        return []
-    return [each for each in commits[: len(commits) - rules.keep_min][:AT_ONCE] if each < barrier]
+    count = len(commits) - rules.keep_min if len(commits) > rules.keep_max else 0
+    count = max(count, sum(each < rules.until for each in commits))
+    return [each for each in commits[:count][:AT_ONCE] if each < barrier]
 
 
 def with_services(now: Timeline, commits: list[str]) -> dict[str, str]:

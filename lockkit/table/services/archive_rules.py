@@ -22,6 +22,8 @@ class ArchiveRules:
     keep_max: int = 30
     young_ms: int | None = None
     """With group commit: what is younger stays. None: two hours (`archive_group`)."""
+    until: str = ""
+    """Version 6: what is older leaves in any case (`HiddenCommits`)."""
 
 
 class NothingArchived(UserWarning):

@@ -18,7 +18,7 @@ from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
-from lockkit.table.errors import CommitConflict, CommitUnknown, TableChanged
+from lockkit.table.errors import CommitConflict, CommitUnknown, NotWritable, TableChanged
 from lockkit.table.format.compaction_plan import CompactionPlan
 from lockkit.table.format.plans import CleanPlan, ReplacePlan
 from lockkit.table.format.properties import FENCED, load_config
@@ -301,15 +301,28 @@ class TableService:
 
     def archive(self, rules: ArchiveRules) -> Archived | None:
         """Move the oldest instants to the archive; None if there are not enough."""
-        view = self.inspect()
-        if view.config.mode == FENCED:  # so that opening the table does not read the archive
-            self.context.run(write_checkpoint(view.snapshot, every=1))
+        known, rules = self._to_archive(rules)
+        if known.config.mode == FENCED and self._snapshot:
+            # So that opening the table does not read the archive.
+            self.context.run(write_checkpoint(self._snapshot, every=1))
         with self.context.concurrency_control.hold() as held:
-            return self.context.run(archive(view.known, rules, held))
+            return self.context.run(archive(known, rules, held))
 
     def preview_archive(self, rules: ArchiveRules) -> ArchivePlan:
         """What would be archived."""
-        return self.context.run(plan_archive(self.inspect().known, rules))
+        return self.context.run(plan_archive(*self._to_archive(rules)))
+
+    def _to_archive(self, rules: ArchiveRules) -> tuple[TableCache, ArchiveRules]:
+        """Also of a table that cannot be written until it is archived on."""
+        try:
+            return self.inspect().known, rules
+        except NotWritable as refused:
+            from lockkit.table.read.listed import HiddenCommits
+
+            if not isinstance(refused, HiddenCommits):
+                raise
+            known = TableCache(*self.context.run(load_config()))
+            return known, replace(rules, until=refused.until)
 
     # --- clustering ------------------------------------------------------------------------------
 
