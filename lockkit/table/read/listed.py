@@ -48,6 +48,7 @@ from lockkit.table.read.table_files import (
     list_files,
     load_ids,
     load_listed,
+    refuse_hidden,
     refuse_lost_base,
     refuse_lost_plan,
     says_columns,
@@ -90,12 +91,9 @@ def list_for_writer(
     """
     found = yield from list_files((yield from load_readable()), now)
     if not found.commits and (yield from has_archived(config.archive_prefix)):
-        raise NotWritable(
-            config.archive_prefix,
-            "has archived commits, and the timeline has none: it does not show which files are "
-            "live", "let Hudi commit once, then write",
-        )  # fmt: skip
-    yield from _refuse_hidden(found)
+        why = "has archived commits, and the timeline has none: no file is known to be live"
+        raise NotWritable(config.archive_prefix, why, "let Hudi commit once, then write")
+    yield from refuse_hidden(found)
     later = yield from load_timeline(config.names)
     if cleaned := sorted(cleans(later) - cleans(now)):
         # It may have deleted a slice that the earlier listing of the timeline still needs.
@@ -113,35 +111,6 @@ def list_for_writer(
         groups |= {group: replace(of, no_next=unknown) for group, of in groups.items()
                    if isinstance(of, LogSlice)}  # fmt: skip
     return replace(snapshot, config=config, groups=MappingProxyType(groups))
-
-
-class HiddenCommits(NotWritable):
-    """Commits left for the archive, and one that is older than they is still in the timeline.
-
-    `until` is the newest of those that left.
-    """
-
-    until: str = ""
-
-
-def _refuse_hidden(found: Listed) -> Procedure[None]:
-    """Raise `HiddenCommits` if there are some: readers take their files for failed writers'.
-
-    A write would not find their keys, and its log files would hide them for good. A savepoint kept
-    the older commit from Hudi's archiver, or that archiver died.
-    """
-    over = {*found.now.completed, *found.now.pending}
-    wrote = {*(of.instant for of in found.bases), *(log[1] for log in found.logs)}
-    hidden = {each for each in wrote - over if each > found.first}
-    if hidden:
-        hidden &= {each.instant for each in (yield from load_archived(found.table.config))}
-    if hidden:
-        refused = HiddenCommits(
-            found.first, f"is in the timeline, and {min(hidden)} is archived, though later: "
-            "readers hide its rows", "archive the first one, too: lockkit table archive URL",
-        )  # fmt: skip
-        refused.until = max(hidden)
-        raise refused
 
 
 def snapshot_of(commits: Collection[str]) -> Procedure[Snapshot]:

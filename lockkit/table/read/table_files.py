@@ -9,7 +9,13 @@ from typing import Any
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import listing, read
-from lockkit.table.errors import DamagedFile, TableBlocked, TableChanged, UnsupportedTable
+from lockkit.table.errors import (
+    DamagedFile,
+    NotWritable,
+    TableBlocked,
+    TableChanged,
+    UnsupportedTable,
+)
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.column_ids import (
     HISTORY_FILE,
@@ -126,6 +132,37 @@ def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
     if any(each < listed.first for each in now.pending):
         listed = yield from _without_late(listed)
     return listed
+
+
+class HiddenCommits(NotWritable):
+    """Commits left for the archive, and one that is older than they is still in the timeline.
+
+    `until` is the newest of those that left.
+    """
+
+    until: str = ""
+
+
+def refuse_hidden(found: Listed) -> Procedure[None]:
+    """Raise `HiddenCommits` if there are some: readers take their files for failed writers'.
+
+    A write would not find their keys, and its log files would hide them for good. A savepoint kept
+    the older commit from Hudi's archiver, or that archiver died.
+    """
+    from lockkit.table.format.archived import load_archived  # rarely needed
+
+    over = {*found.now.completed, *found.now.pending}
+    wrote = {*(of.instant for of in found.bases), *(log[1] for log in found.logs)}
+    hidden = {each for each in wrote - over if each > found.first}
+    if hidden:
+        hidden &= {each.instant for each in (yield from load_archived(found.table.config))}
+    if hidden:
+        refused = HiddenCommits(
+            found.first, f"is in the timeline, and {min(hidden)} is archived, though later: "
+            "readers hide its rows", "archive the first one, too: lockkit table archive URL",
+        )  # fmt: skip
+        refused.until = max(hidden)
+        raise refused
 
 
 def refuse_lost_base(

@@ -317,7 +317,7 @@ class TableService:
         try:
             return self.inspect().known, rules
         except NotWritable as refused:
-            from lockkit.table.read.listed import HiddenCommits
+            from lockkit.table.read.table_files import HiddenCommits
 
             if not isinstance(refused, HiddenCommits):
                 raise
