@@ -25,6 +25,8 @@ from test_avro_columns import (  # noqa: F401  (the same tests)
 
 from lockkit.table.format import avro_flat, compiled
 
+pytestmark = pytest.mark.xdist_group("loops")  # compiled once
+
 WHY = "it compiles a loop that decodes Avro blocks: pip install numba"
 
 

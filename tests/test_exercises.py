@@ -529,7 +529,7 @@ def test_a_right_answer_may_use_classes_of_its_own() -> None:
     def bucket(key: str, sizes: list[int]) -> int:
         return Named(ByName("crc")).of(key) % len(sizes)
 
-    assert judge(bucket).solved
+    assert judge(bucket, worlds=REAL + 20).solved
 
 
 class Untouched(dict[str, int]):
@@ -564,7 +564,7 @@ def test_what_a_right_answer_uses_is_copied_for_each_client_and_left_as_it_was()
         return by_key(key, len(sizes))
 
     counted.__name__ = "bucket"
-    assert judge(counted).solved
+    assert judge(counted, worlds=REAL + 20).solved
     assert COUNTS == {"calls": 0}
     assert not by_key.cache_info().misses
 
@@ -586,7 +586,7 @@ def test_an_append_may_begin_at_the_slot_that_its_client_saw_last() -> None:
             else:
                 yield Sleep(1)
 
-    assert judge(append).solved
+    assert judge(append, worlds=REAL + 20).solved
 
 
 def test_what_cannot_be_given_to_another_process_is_named() -> None:
@@ -687,7 +687,7 @@ def test_an_answer_finds_what_came_to_the_path_and_the_environment_since_the_las
         placed: int = importlib.import_module(os.environ["PLACED_BY"]).rest(key, len(sizes))
         return placed
 
-    assert judge(bucket).solved
+    assert judge(bucket, worlds=REAL + 20).solved
 
 
 def test_an_answer_that_exits_in_a_late_world_is_judged() -> None:

@@ -23,6 +23,8 @@ from lockkit.table.format import compiled
 from lockkit.table.read import key_index
 from lockkit.table.read.key_index import FirstPlaces, KeyIndex
 
+pytestmark = pytest.mark.xdist_group("loops")  # compiled once
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _by_loops() -> Iterator[None]:

@@ -21,7 +21,7 @@ from lockkit.lab.server import Emulator
 pytestmark = [pytest.mark.xdist_group("kill points"), pytest.mark.timeout(1200)]
 
 
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("every", [20, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("deed", [
     UPSERT, pytest.param(COMPACTION, marks=pytest.mark.soak),
     pytest.param(CLEAN, marks=pytest.mark.soak), pytest.param(ARCHIVER, marks=pytest.mark.soak),

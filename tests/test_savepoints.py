@@ -209,11 +209,11 @@ def test_ctrl_c_at_the_release_of_a_restores_lock_leaves_no_lock(table: Table) -
     ("version", "mode", "kind", "sent"),
     [(9, "fenced", COW, False), (9, "fenced", MOR, True), (6, "hudi", MOR, True)],
 )
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_restore_that_died_at_any_request_is_finished_by_the_same_call(
     tmp_path: Path, every: int, version: int, mode: str, kind: str, sent: bool
 ) -> None:
-    """Each third request in `make test`, from the first or the second one on, by the kind; all of
+    """Each fifth request in `make test`, from the first or the second one on, by the kind; all of
     them in `make soak`.
     """
     with made(tmp_path / "made", version, mode, kind) as table:
