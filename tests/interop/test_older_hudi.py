@@ -45,6 +45,7 @@ ARCHIVES = {
     "hoodie.clean.commits.retained": "1", "hoodie.keep.min.commits": "2",
     "hoodie.keep.max.commits": "3", "hoodie.commits.archival.batch": "1",
 }  # fmt: skip
+RETAINED = {"hoodie.clean.commits.retained": "1"}
 BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "3"}
 NUMBERS = itertools.count()
 SHARED = {
@@ -174,6 +175,23 @@ def test_hudi_0_15_with_its_defaults_and_lockkit_write_in_turn_and_all_read_the_
         all_show()
         ours(300, 3, 11)
         theirs(310, 3, 12)
+        all_show()
+        with Table(url, endpoint=endpoint or None, options=RETAINED) as other:
+            done = other.archive(keep_min=2, keep_max=3)
+            assert done is not None and done.instants
+        all_show()
+        theirs(320, 4, 12, **ARCHIVES)
+        all_show()
+        saved, then = table.savepoint().instant, dict(expected)
+        theirs(330, 3, 13)
+        ours(340, 4, 14)
+        all_show()
+        assert len(table.restore(saved).taken_back) == 2 and table.delete_savepoint(saved)
+        expected.clear()
+        expected.update(then)
+        all_show()
+        theirs(350, 1, 15, **ARCHIVES)
+        ours(360, 2, 15)
         all_show()
 
 
