@@ -6,7 +6,6 @@ are never mixed. Store, lock and services are those of the handle that the threa
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -37,25 +36,31 @@ def further_handle(shared: H, what: str) -> Iterator[H]:
     All that were made stay in the list of the shared handle: closing it closes those in use too.
     """
     further: list[Any] = shared._further  # type: ignore[attr-defined]
-    for mine in tuple(further):
-        if mine._turn.acquire(blocking=False):  # one that a thread has left
-            break
-    else:
-        mine = _made(shared)
-        mine._turn.acquire()
-        further.append(mine)
+    mine: Any
+    token = object()
     try:
+        for mine in tuple(further):
+            mine._turn.append(token)
+            if mine._turn[0] is token:  # one that a thread has left
+                break
+            mine._turn.remove(token)
+        else:
+            mine = _made(shared)
+            mine._turn.append(token)
+            further.append(mine)
         with mine._alone(what):
             if mine._open().config.commit != GROUP:
                 raise HandleInUse(what)
         yield mine
     finally:
-        mine._turn.release()
+        for mine in further:
+            if token in mine._turn:
+                mine._turn.remove(token)
 
 
 def _made(shared: Any) -> Any:
     mine = copy(shared)
-    mine._busy, mine._turn, mine._further = threading.Lock(), threading.Lock(), []
+    mine._busy, mine._turn, mine._further = [], [], []
     mine._known = mine._left = mine._schema = None
     mine._schema_at, mine._partitions = "", frozenset()
     mine._upkeep = _upkeep_of(shared._upkeep)

@@ -12,7 +12,6 @@ One file because it is one class: everything that a user can do with a table.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -156,7 +155,7 @@ class Table:
         self._schema: pa.Schema | None = None
         self._schema_at = ""  # the newest commit that is known to have no other columns
         self._partitions: frozenset[str] = frozenset()
-        self._busy, self._turn = threading.Lock(), threading.Lock()
+        self._busy, self._turn = list[object](), list[object]()  # Ctrl-C may lose a lock
         self._further: list[Table] = []  # for further threads, with group commit
         self._pid: int | None = os.getpid()  # None: it is closed
 
@@ -478,24 +477,28 @@ class Table:
     @contextmanager
     def _of_thread(self, what: str) -> Iterator[Table]:
         """This handle, or another one while a thread writes with this one (group commit)."""
-        if not self._turn.acquire(blocking=False):
-            from lockkit.table.further import further_handle
-
-            with further_handle(self, what) as other:
-                yield other
-            return
+        mine = object()
         try:
-            yield self
+            self._turn.append(mine)
+            if self._turn[0] is mine:
+                yield self
+                return
         finally:
-            self._turn.release()
+            if mine in self._turn:
+                self._turn.remove(mine)
+        from lockkit.table.further import further_handle
+        with further_handle(self, what) as other:
+            yield other
 
     @contextmanager
     def _alone(self, what: str) -> Iterator[None]:
         # Hudi's caveat: one client shared by two threads mixes their transactions.
-        if not self._busy.acquire(blocking=False):
-            from lockkit.table.further import HandleInUse
-            raise HandleInUse(what)
+        mine = object()
         try:
+            self._busy.append(mine)
+            if self._busy[0] is not mine:
+                from lockkit.table.further import HandleInUse
+                raise HandleInUse(what)
             if self._pid != os.getpid():  # a fork copies reserved instants, and no thread
                 how = "closed" if self._pid is None else f"made by process {self._pid}, before fork"
                 raise RuntimeError(f"{what}: this handle was {how}; open the table again")
@@ -504,7 +507,8 @@ class Table:
             self._known = self._left = None  # the table may have changed
             raise
         finally:
-            self._busy.release()
+            if mine in self._busy:
+                self._busy.remove(mine)
 
     def _open(self) -> TableCache:
         if self._known is None:
