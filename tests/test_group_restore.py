@@ -13,12 +13,15 @@ from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
+from lockkit.stores import open_store
 from lockkit.table import Table
 from lockkit.table.errors import TableBlocked, TableChanged
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.schema import avro_schema
+from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.commit import EpochGuard, StateChange
 from lockkit.table.occ.group import publish as group_publish
+from lockkit.table.occ.group import tail as group_tail
 from lockkit.table.occ.group.client import schema_id
 from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.occ.transaction import TableCache
@@ -43,6 +46,20 @@ def saved(table: Table) -> str:
     table.append(rows("b"))
     published(table)
     return instant
+
+
+def test_a_read_that_began_before_a_restore_publishes_nothing_of_what_it_took_back(
+    url: str
+) -> None:
+    store = open_store(url)
+    with Table(url) as table:
+        instant = saved(table)
+        before, _ = run(read_group_fence(), store, Clock())
+        table.restore(instant)
+        names = table._open().config.names
+        now = run(load_timeline(names), store, Clock())
+        assert run(group_tail._published(names, before, now, "", 0.0), store, Clock()) is None
+    assert values(url) == judged(url) == {"a": 0}
 
 
 def test_an_overwrite_after_a_restore_meets_none_of_the_commits_that_were_taken_back(

@@ -220,9 +220,11 @@ def _published(
             return now
     client = GroupClient(names=names)
     client.knows(fence, "")
-    client.archived = (yield from read_group_fence())[0].archived  # what was archived meanwhile
-    client.proven = {each.seq for each in fence.window
-                     if each.kind == COMMIT and is_shown(each.instant, now, after)}  # fmt: skip
+    later, _ = yield from read_group_fence()
+    client.archived = later.archived  # what was archived meanwhile
+    named = {each.instant for each in later.window}  # a restore may have taken back the others
+    client.proven = {each.seq for each in fence.window if each.instant not in named or (
+        each.kind == COMMIT and is_shown(each.instant, now, after))}  # fmt: skip
     left = [each for each in hidden
             if each.instant > client.archived and each.instant not in now.completed]  # fmt: skip
     yield from refuse_copied(names, fence, left)
