@@ -532,6 +532,10 @@ def test_the_fence_of_a_table_that_is_gone_is_not_newer_than_that_of_the_next_on
     process.made(GroupFence("one", table="before", round=9), "v", 0)
     assert process.is_shared(GroupFence("one", table="before", round=8))
     assert not process.is_shared(GroupFence("one", table="after", round=8))
+    client = GroupClient()
+    client.knows(GroupFence("one", table="after", round=8), "v1")
+    process.carry(client, GroupWrite("20250106101210000", "a", 0, frozenset()))
+    assert client.version == "v1"
 
 
 def test_a_commit_that_another_process_overtakes_is_offered_to_it(url: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
 from lockkit.clock import Clock
-from lockkit.errors import TableError
+from lockkit.errors import StoreError, TableError, Unanswered
 from lockkit.lab.course.together import ANOTHER, Combining, Writing, batches, figure, rates
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.protocol.outcome import (
@@ -61,12 +61,14 @@ from lockkit.table.format.timeline import (
 )
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
 from lockkit.table.occ.group.ahead import (
+    LEFT_MAX,
     SPREAD_MAX_MS,
     GroupAppend,
     GroupRewrite,
     behind_ms,
     give_back,
     is_begun,
+    release,
     reserve_ahead,
     spread_ms,
 )
@@ -840,6 +842,22 @@ def test_a_reservation_that_the_store_did_not_give_back_is_given_back_by_the_nex
         assert carried_out(way, answer)[0].instant > ahead.instant
         assert len(client.ahead) == left
     assert not deletes
+
+
+@pytest.mark.parametrize(("why", "left"), [(StoreError, 0), (Unanswered, LEFT_MAX)])
+def test_reservations_that_the_store_does_not_give_back_do_not_grow(why: Any, left: int) -> None:
+    """A role without the right to delete keeps none for a further try."""
+    client = client_of(replace(fence_of(()), newest=T(20)))
+    known = TableCache(TableConfig(name="t", record_key="id", mode=FENCED, commit=GROUP), "v")
+    error = StoreError("denied") if why is StoreError else Unanswered("x", doubt=False)
+    for number in range(5):
+        mine = TakenInstant(T(30 + number), "mine", COMMIT, known, b"", "v"), 0
+        client.ahead.append(mine)
+        way = release(client, mine)
+        assert isinstance(way.send(None), Delete)
+        with pytest.raises(StopIteration):
+            way.throw(error)
+    assert len(client.ahead) == left
 
 
 def test_an_append_that_mostly_loses_the_fence_reserves_its_next_instant_beside_its_first_look(

@@ -13,11 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lockkit.errors import StoreError
+from lockkit.errors import StoreError, TableError
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing, NotModified, Version
 from lockkit.runtime import Note, Parallel, Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import all_of, delete, put_once, read
-from lockkit.table.errors import TableError
 from lockkit.table.format.timeline import (
     V6,
     Timeline,
@@ -46,12 +45,13 @@ from lockkit.table.occ.transaction import (
 
 AHEAD_MS = 500
 """How long a reserved instant waits for its writer's next write. Others see it pending."""
+LEFT_MAX = 2
+"""Reserved instants that a client tries to give back again, if the store did not answer."""
 OVERTAKEN_FOR = 8
 """After another commit has passed a rewrite that had not listed first, so many of its writer's
 next rewrites list before they make their files."""
 SPREAD_MAX_MS = 128
-"""Writers that begin at the same time spread their instants over this time, at most one round
-trip."""
+"""Writers that begin at one time spread their instants over this, at most one round trip."""
 
 
 @dataclass(slots=True)
@@ -386,14 +386,15 @@ def release(client: GroupClient, mine: Any) -> Procedure[None]:
 
 def _given_back(client: GroupClient, mine: Any) -> Procedure[None]:
     """A reservation without an answer may have landed: then readers of increments wait for it. If
-    this fails, the client's next commit does it, or it is a dead writer's."""
+    nobody answers, the client's next commit does it. If it is denied, it is a dead writer's."""
     taken, version = mine[0], mine[0].version
     try:
         if not version and isinstance(found := (yield from read(taken.requested)), Found):
             version = found.version if found.body == taken.body else ""
         if version:
             yield from delete(taken.requested, version)
-    except (StoreError, TableError):
-        client.ahead.insert(0, mine)  # a usable one is used first
+    except (StoreError, TableError) as why:
+        if isinstance(why, TableError) and len(client.ahead) < LEFT_MAX:
+            client.ahead.insert(0, mine)  # a usable one is used first
     finally:
         client.own.discard(taken.instant)
