@@ -32,10 +32,10 @@ demo: $(READY)  ## the same story without a browser: a stall, a lost response, t
 providers: $(READY)  ## ZooKeeper, Hive, DynamoDB, Azurite on loopback, until Ctrl-C (PROVIDERS_ARGS="--only hive")
 	@$(BIN)/python -m lockkit providers $(PROVIDERS_ARGS)
 
-# Five workers on two cores: most tests wait for processes. Tests that share something
+# Four workers on two cores: most tests wait for processes. Tests that share something
 # heavy name it with xdist_group and stay together.
 test: $(READY_TO_TEST)  ## the tests, the main notebooks and a browser included (TEST_ARGS="-k lease -n 0")
-	@$(BIN)/python -m pytest -n 5 --dist loadgroup --max-worker-restart 30 $(TEST_ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist loadgroup --max-worker-restart 30 $(TEST_ARGS)
 
 soak: $(READY_TO_TEST)  ## ten minutes of real writers in trouble, then long tests and the big explorer runs (SOAK_ARGS="--minutes 60")
 	@mkdir -p runs

@@ -203,5 +203,5 @@ def test_an_upsert_rewrites_no_base_file_whose_page_has_another_byte(tmp_path: P
         table.upsert(pa.table({"id": ["a"], "v": ["a first text"]}))
         file = next(each for each in (tmp_path / "t").iterdir() if each.suffix == ".parquet")
         file.write_bytes(file.read_bytes().replace(b" text", b"_text", 1))
-        with pytest.raises(DamagedFile, match="CRC checksum"):
-            table.upsert(pa.table({"id": ["b"], "v": ["another"]}))
+    with Table(url) as table, pytest.raises(DamagedFile, match="CRC checksum"):
+        table.upsert(pa.table({"id": ["b"], "v": ["another"]}))
