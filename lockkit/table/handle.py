@@ -155,7 +155,7 @@ class Table:
         self._schema: pa.Schema | None = None
         self._schema_at = ""  # the newest commit that is known to have no other columns
         self._partitions: frozenset[str] = frozenset()
-        self._busy, self._turn = list[object](), list[object]()  # Ctrl-C may lose a lock
+        self._busy, self._turn = list[object](), list[object]()  # a Ctrl-C could leave a Lock held
         self._further: list[Table] = []  # for further threads, with group commit
         self._pid: int | None = os.getpid()  # None: it is closed
 
