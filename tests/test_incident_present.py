@@ -33,6 +33,7 @@ from lockkit.table import begin
 from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.timeline import V9
 from lockkit.table.handle import Table
+from lockkit.table.occ.fence import FENCE_KEY
 
 NUMBER = count()
 LONG_AGO_S = 3_600.0
@@ -182,6 +183,17 @@ def about_to_publish(url: str, store: Store) -> None:
     decided(url, store, old=False)
 
 
+def broken_fence(url: str, store: Store) -> None:
+    released(url, store)
+    store.delete(FENCE_KEY)
+    assert isinstance(store.put(FENCE_KEY, b'{"format": 4, "win', IfAbsent()), Applied)
+
+
+def broken_properties(_url: str, store: Store) -> None:
+    store.delete(PROPERTIES_KEY)
+    assert isinstance(store.put(PROPERTIES_KEY, b"\xff", IfAbsent()), Applied)
+
+
 CASES: dict[Pattern, tuple[list[Scene], list[Scene]]] = {
     Pattern.HOLDER_DIED: ([died, died_of_hudi], [in_time, silent_for_long, released]),
     Pattern.HOLDER_SILENT: ([silent_for_long], [in_time, died]),
@@ -193,6 +205,7 @@ CASES: dict[Pattern, tuple[list[Scene], list[Scene]]] = {
     Pattern.CLOCK_SKEW: ([written_behind], [written_by_hudi, released_late, died_of_hudi]),
     Pattern.HELD_BACK: ([dead_instant], [writer_at_work, nothing_after_it]),
     Pattern.UNPUBLISHED: ([not_published], [about_to_publish, dead_instant]),
+    Pattern.UNREADABLE: ([broken_fence, broken_properties], [released, not_published, no_record]),
     Pattern.HEALTHY: ([in_time, released, writer_at_work], [died, no_record, dead_instant]),
 }
 HARMS = [(pattern, scene) for pattern, (harms, _) in CASES.items() for scene in harms]
@@ -219,7 +232,7 @@ def test_every_pattern_of_the_present_has_cases() -> None:
 def test_a_pattern_is_named_where_it_harms(pattern: Pattern, scene: Scene) -> None:
     found, troubled, _ = looked_at(scene)
     assert pattern in found
-    assert troubled == (pattern is not Pattern.HEALTHY)
+    assert troubled == (pattern not in (Pattern.HEALTHY, Pattern.UNREADABLE))
 
 
 @pytest.mark.parametrize(("pattern", "scene"), NEARLY)
@@ -245,17 +258,15 @@ def test_an_unpublished_decision_of_group_commit_is_named(old: bool) -> None:
 def test_a_table_with_leftovers_or_that_cannot_be_read_is_not_reported_as_healthy() -> None:
     left = new_table(f"memory://present-{next(NUMBER)}", replace(CONFIG, version=9))
     aged(left, run(begin(), left, Clock()).taken.requested, LONG_AGO_S)
-    damaged = new_table(f"memory://present-{next(NUMBER)}")
-    damaged.delete(PROPERTIES_KEY)
-    assert isinstance(damaged.put(PROPERTIES_KEY, b"\xff", IfAbsent()), Applied)
+    damaged, nothing = table()[1], open_store(f"memory://present-{next(NUMBER)}")
+    broken_fence(damaged.url, damaged)
     only_a_lock = open_store(f"memory://present-{next(NUMBER)}")
     locked(only_a_lock, left_s=57, written_s=3)
-    found = {
-        name: examine(store, watch_s=0.0)
-        for name, store in (("left", left), ("damaged", damaged), ("only a lock", only_a_lock))
-    }
+    places = {"left": left, "damaged": damaged, "only a lock": only_a_lock, "nothing": nothing}
+    found = {name: examine(store, watch_s=0.0) for name, store in places.items()}
     assert {name: each.diagnosis.pattern for name, each in found.items()} == {
-        "left": Pattern.UNKNOWN, "damaged": Pattern.UNKNOWN, "only a lock": Pattern.HEALTHY,
+        "left": Pattern.UNKNOWN, "damaged": Pattern.UNREADABLE, "only a lock": Pattern.HEALTHY,
+        "nothing": Pattern.UNKNOWN,
     }  # fmt: skip
     assert found["left"].troubled
 

@@ -170,6 +170,9 @@ def test_show_exits_0_without_leftovers_and_3_without_a_table(
     assert "no instants yet" in capsys.readouterr().out
     assert table(server, "show", url + "-other") == 3
     assert "hoodie.properties" in capsys.readouterr().err
+    add(store, 0)
+    assert table(server, "show", url, "--newest", "0") == 0
+    assert "no instants yet" not in capsys.readouterr().out
 
 
 # --- clean and cluster ----------------------------------------------------------------------------

@@ -97,7 +97,10 @@ def show(args: argparse.Namespace) -> int:
             say(f"  fence    {_decided_together(found.group, found.timeline)}")
         times = found.timeline.completion
         rows = [(each, action, times.get(each, "")) for each, action in newest]
-        say("", *table(("newest", "action", "completed"), rows) if rows else ["no instants yet"])
+        if rows:
+            say("", *table(("newest", "action", "completed"), rows))
+        elif not found.timeline.completed:
+            say("", "no instants yet")
         if saved := sorted(found.timeline.savepoints):
             say("", f"savepoints: {', '.join(saved)}")
         if found.pending:

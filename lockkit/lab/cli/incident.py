@@ -28,7 +28,7 @@ from lockkit.cli.terminal import flags_of as store_flags_of
 from lockkit.clock import Clock
 from lockkit.events import plain
 from lockkit.lab.incident.diagnosis import diagnose
-from lockkit.lab.incident.patterns import SIMULATED, Pattern
+from lockkit.lab.incident.patterns import SIMULATED, UNJUDGED
 from lockkit.lab.incident.words import audit_facts, command_of, proof
 from lockkit.lab.widgets.links import link
 from lockkit.protocol.record import Record
@@ -121,7 +121,7 @@ def _of_service(args: argparse.Namespace) -> int:
 def _code(found: Examination | ServiceExamination) -> int:
     if found.troubled:
         return FOUND
-    return UNKNOWN if found.diagnosis.pattern is Pattern.UNKNOWN else OK
+    return UNKNOWN if found.diagnosis.pattern in UNJUDGED else OK
 
 
 # --- a table -------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def _diagnosis_lines(found: Diagnosis, url: str) -> Sequence[str]:
     card = found.card
     lines = ["", f"{found.pattern}: {plain(found.because, limit=1000)}"]
     lines += [f"  {proof(each)}" for each in found.evidence[:EVIDENCE_MAX]]
-    lines += [f"also: {each.pattern}: {plain(each.because, limit=300)}" for each in found.also]
+    lines += [f"also: {each.pattern}: {plain(each.because, limit=1000)}" for each in found.also]
     line = plain(command_of(found, url))
     lines += ["", f"do       {card.do}", f"don't    {card.dont}", f"run      {line}"]
     if moment := SIMULATED.get(found.pattern):

@@ -12,7 +12,7 @@ from lockkit.lab.incident.audit import Audit, Validation, load_audits, validate
 from lockkit.lab.incident.calls import seen
 from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
 from lockkit.lab.incident.dropped import Evidence, one_truth, take_in
-from lockkit.lab.incident.patterns import Pattern
+from lockkit.lab.incident.patterns import UNJUDGED, Pattern
 from lockkit.lab.incident.present import is_something_left, with_present
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.runtime import run
@@ -63,7 +63,7 @@ class Examination:
     @property
     def troubled(self) -> bool:
         """Whether there is anything to do: a known pattern, or something left behind."""
-        named = self.diagnosis.pattern not in (Pattern.HEALTHY, Pattern.UNKNOWN)
+        named = self.diagnosis.pattern not in (Pattern.HEALTHY, *UNJUDGED)
         return named or is_something_left(self.standing)
 
 

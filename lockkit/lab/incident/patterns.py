@@ -24,15 +24,18 @@ class Pattern(StrEnum):
     HOLDER_SILENT = "holder stopped renewing"
     UNPUBLISHED = "decided but not published"
     HELD_BACK = "dead instant holds readers back"
+    UNREADABLE = "table cannot be read"
     HEALTHY = "healthy"
     UNKNOWN = "unknown"
 
 
 PRESENT = frozenset({
     Pattern.GARBLED, Pattern.HAND_EDITED, Pattern.HOLDER_DIED, Pattern.HOLDER_SILENT,
-    Pattern.UNPUBLISHED, Pattern.HELD_BACK, Pattern.HEALTHY,
+    Pattern.UNPUBLISHED, Pattern.HELD_BACK, Pattern.UNREADABLE, Pattern.HEALTHY,
 })  # fmt: skip
 """Those that one look at a bucket shows; all others are in a history."""
+UNJUDGED = frozenset({Pattern.UNREADABLE, Pattern.UNKNOWN})
+"""Those that name no harm: `lockkit incident` exits with 2."""
 
 
 SIMULATED = {
@@ -57,6 +60,7 @@ NOT_SIMULATED = {
     Pattern.GARBLED: BY_HAND,
     Pattern.UNPUBLISHED: "the next simulated writer publishes what a dead one had decided, before "
     "this pattern is named",
+    Pattern.UNREADABLE: "no simulated client damages a file of the table, or is denied access",
     Pattern.UNKNOWN: "the history matches none of the known patterns",
 }
 """Why no simulated run shows the others."""
@@ -163,6 +167,13 @@ CARDS = {
         "Roll the dead writer's instant back.",
         "Do not delete its files by hand: if the writer is only slow, it may still commit them.",
         "lockkit table rollback {url}",
+    ),
+    Pattern.UNREADABLE: RunbookCard(
+        "Do what the error above says: restore the file, grant the right, or wait for the store. "
+        "Then look again: only the lock was judged.",
+        "Do not delete the file that the error names, or make a new one: the fence may have "
+        "committed what nothing else shows.",
+        "lockkit table show {url}",
     ),
     Pattern.HEALTHY: RunbookCard(
         "Nothing.",

@@ -27,6 +27,7 @@ NORMAL = (
     "the lock is free or its holder is in time, no dead writer left anything, and the history "
     "shows no known pattern"
 )
+NOTHING_HERE = "there is neither a table nor a lock at this address: check it"
 SILENT_MS = MISSED_MAX * HUDI_LEASE_MS // RENEWALS_PER_LEASE
 PUBLISHED_WITHIN_MS = 30_000
 """A writer publishes its decision with its next request, so a longer pause is not the network's."""
@@ -53,8 +54,9 @@ def with_present(
         return replace(first, also=tuple(also))
     if doubt := may_have_died(standing):
         return Diagnosis(Pattern.UNKNOWN, doubt, last)
-    seen = standing.table is not None or standing.no_table
-    if history.because == NO_PATTERN and seen and not is_something_left(standing):
+    if standing.no_table and standing.holder.state == "absent" and not events:
+        return Diagnosis(Pattern.UNKNOWN, NOTHING_HERE)
+    if history.because == NO_PATTERN and not is_something_left(standing):
         return Diagnosis(Pattern.HEALTHY, NORMAL)
     return history
 
@@ -188,7 +190,13 @@ def unpublished(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
             )
 
 
-RULES = (garbled, clock_behind, holder_died, unpublished, held_back)
+def unreadable(standing: LockInspection) -> Iterator[tuple[Pattern, str]]:
+    """Last, since the lock may show why."""
+    if standing.table is None and not standing.no_table:
+        yield Pattern.UNREADABLE, standing.read_error
+
+
+RULES = (garbled, clock_behind, holder_died, unpublished, held_back, unreadable)
 OF_THE_LOCK = frozenset({
     Pattern.GARBLED, Pattern.HAND_EDITED, Pattern.CLOCK_SKEW, Pattern.HOLDER_DIED,
     Pattern.HOLDER_SILENT,

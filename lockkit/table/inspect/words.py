@@ -56,7 +56,8 @@ def table_facts(standing: LockInspection) -> list[tuple[str, str]]:
     """(name, value) of each fact of the table, or why it cannot be read."""
     table = standing.table
     if table is None:
-        return [("table", f"no table to be read: {plain(standing.read_error)}")]
+        said = plain(standing.read_error) if standing.no_table else "it cannot be read"
+        return [("table", f"no table to be read: {said}")]
     found = table.condition
     done = f"{len(found.timeline.completed)} completed instants, {len(found.pending)} pending"
     facts = [("timeline", done)]

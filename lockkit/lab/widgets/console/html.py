@@ -10,7 +10,7 @@ from lockkit.events import Event, clock_time, shortened
 from lockkit.lab.incident.audit import Validation
 from lockkit.lab.incident.diagnosis import Diagnosis
 from lockkit.lab.incident.dropped import ParsedFile
-from lockkit.lab.incident.patterns import NOT_SIMULATED, SIMULATED, Pattern
+from lockkit.lab.incident.patterns import NOT_SIMULATED, SIMULATED, UNJUDGED, Pattern
 from lockkit.lab.incident.service import ServiceExamination
 from lockkit.lab.incident.words import audit_facts, command_of
 from lockkit.lab.widgets.links import link, playground
@@ -137,7 +137,7 @@ NOT_HERE = "<p class='lk-note'>A service's lock keeps no versions, and has no ta
 def card_html(found: Diagnosis, url: str, flags: str = "") -> str:
     """The pattern, why, and its page of the runbook; one click selects the command."""
     line = command_of(found, url, flags)
-    calm = found.pattern in (Pattern.UNKNOWN, Pattern.HEALTHY)
+    calm = found.pattern in (*UNJUDGED, Pattern.HEALTHY)
     colour = "unknown" if calm else "named"
     also = "".join(
         f"<p class='lk-note'>also: {shown(each.pattern)}: {shown(each.because)}</p>"
