@@ -23,7 +23,13 @@ from lockkit.clock import Clock
 from lockkit.runtime import run
 from lockkit.stores import open_store
 from lockkit.table import Table
-from lockkit.table.errors import BrokenFence, CommitConflict, ModeSwitched, TableError
+from lockkit.table.errors import (
+    BrokenFence,
+    CommitConflict,
+    CommitUnknown,
+    ModeSwitched,
+    TableError,
+)
 from lockkit.table.format.timeline import V9
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group.copied import missing
@@ -319,12 +325,21 @@ def test_a_fence_in_the_form_of_another_table_version_is_refused(
     with Table(url) as table:
         table.append(rows("a"))
         published(table)
+        warm = Table(url)
+        warm.append(rows("b"))
+        published(warm)
     fence = parse_group_fence(at(url).read_bytes())
     completion = "20991231235959999" if version == 6 else None
-    at(url).write_bytes(format_group_fence(replace(fence, completion=completion)))
+    foreign = format_group_fence(replace(fence, completion=completion))
+    at(url).write_bytes(foreign)
+    with warm:  # a replacement that it sends may have had its effect before this one
+        for write in (Table.append, Table.upsert, Table.overwrite):
+            with pytest.raises((BrokenFence, CommitUnknown), match="another table version"):
+                write(warm, rows("c"))
     for do in (Table.read, lambda table: table.append(rows("c"))):
         with Table(url) as table, pytest.raises(BrokenFence, match="another table version"):
             do(table)
+    assert at(url).read_bytes() == foreign, "nothing was decided"
 
 
 def test_a_fence_from_after_a_switch_of_the_mode_names_the_way_to_finish_it(

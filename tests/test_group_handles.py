@@ -29,7 +29,7 @@ from lockkit.runtime import run
 from lockkit.runtime.proven import delete, listing
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, CommitUnknown, Table
-from lockkit.table.format.timeline import instant_ms, instant_of
+from lockkit.table.format.timeline import V6, instant_ms, instant_of
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group import commit as group_commit
@@ -376,7 +376,7 @@ def test_a_fence_that_is_missing_begins_no_upsert(url: str) -> None:
 
 
 def test_a_fence_before_which_decisions_are_unknown_begins_no_upsert() -> None:
-    client, known = GroupClient(), GroupFence("a", "t", round=1)
+    client, known = GroupClient(names=V6), GroupFence("a", "t", round=1)
     client.knows(known, "v1")
     for first, learns in ((2, False), (1, True)):
         fence = replace(known, round=2, first=first)

@@ -25,6 +25,7 @@ from lockkit.runtime import Procedure, Sleep, run
 from lockkit.stores import open_store
 from lockkit.table import Table, handle
 from lockkit.table.errors import CommitConflict, ModeSwitched
+from lockkit.table.format.timeline import V6
 from lockkit.table.further import further_handle
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY
 from lockkit.table.occ.group import ahead as group_ahead
@@ -170,7 +171,7 @@ def test_a_view_becomes_that_of_another_threads_fence_if_no_decision_between_is_
     process, view = GroupProcess(), GroupView(decided_up_to(2), "v2", {}, frozenset())
     process.made(decided_up_to(5, first), "v5", 0)
     assert process.newest(view).version == ("v5" if first == 3 else "v2")
-    client = GroupClient()
+    client = GroupClient(names=V6)
     client.knows(view.fence, "v2")
     process.carry(client, GroupWrite("20250106101210000", "a", 2, frozenset()))
     assert client.version == ("v5" if first == 3 else "v2")
@@ -532,7 +533,7 @@ def test_the_fence_of_a_table_that_is_gone_is_not_newer_than_that_of_the_next_on
     process.made(GroupFence("one", table="before", round=9), "v", 0)
     assert process.is_shared(GroupFence("one", table="before", round=8))
     assert not process.is_shared(GroupFence("one", table="after", round=8))
-    client = GroupClient()
+    client = GroupClient(names=V6)
     client.knows(GroupFence("one", table="after", round=8), "v1")
     process.carry(client, GroupWrite("20250106101210000", "a", 0, frozenset()))
     assert client.version == "v1"

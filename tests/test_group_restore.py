@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 from table_world import steps
 from test_group_archive import paused_at_its_offer
-from test_group_table import HOW, VERSIONS, before_fence, judged, published, rows, values
+from test_group_table import (
+    HOW,
+    VERSIONS,
+    before_fence,
+    judged,
+    names_at,
+    published,
+    rows,
+    values,
+)
 
 from lockkit.cli.main import main
 from lockkit.clock import Clock
@@ -205,7 +214,8 @@ def test_table_show_says_that_the_fence_is_closed(
     from lockkit.table.occ.group.mode import set_closed
 
     with Table(url) as table:
-        run(set_closed(GroupClient(), lambda: None, closed=True), table.store, Clock())
+        client = GroupClient(names=names_at(url))
+        run(set_closed(client, lambda: None, closed=True), table.store, Clock())
         with pytest.raises(TableError, match="restored, or its mode switched"):
             table.append(rows("a"))
     assert main(["table", "show", url]) == 0

@@ -79,6 +79,7 @@ from lockkit.table.occ.group.client import (
     GroupWrite,
     completed_key,
     instant_in,
+    names_of,
     timeline_key,
 )
 from lockkit.table.occ.group.commit import (
@@ -161,7 +162,7 @@ def fence_of(window: tuple[GroupDecision, ...], **more: Any) -> GroupFence:
 
 
 def client_of(fence: GroupFence, name: str = "W1") -> GroupClient:
-    client = GroupClient(name=name)
+    client = GroupClient(name=name, names=names_of(fence))
     client.knows(fence, "v1")
     return client
 
@@ -1161,7 +1162,7 @@ def test_a_refusal_that_another_client_decided_is_a_conflict_and_no_rollback() -
     before = GroupFence("a", "t", round=1)
     entry = GroupDecision(1, 1, REFUSED, instant, why="conflict", by=other)
     after = replace(before, round=2, window=(entry,), attempt="b")
-    client = GroupClient(known=before, version='"1"')
+    client = GroupClient(known=before, version='"1"', names=V6)
     way = _entry_of(client, instant, REFUSED)
     assert isinstance(way.send(None), Get)
     with pytest.raises(StopIteration) as end:

@@ -11,7 +11,7 @@ from typing import Any
 from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Procedure
 from lockkit.stores import ListEntry
-from lockkit.table.errors import TableChanged
+from lockkit.table.errors import BrokenFence, TableChanged
 from lockkit.table.format.kept import kept
 from lockkit.table.format.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.format.schema_reading import arrow_schema
@@ -155,6 +155,7 @@ class GroupClient:
 
     def knows(self, fence: GroupFence, version: Version) -> None:
         """Raises `TableChanged` if it is the fence of another table, made in this one's place."""
+        refuse_form(fence, self.names)
         if self.known is not None and self.known.table != fence.table:
             self.forget()
             raise TableChanged(
@@ -301,6 +302,16 @@ class GroupWrite:
 def names_of(fence: GroupFence) -> TimelineNames:
     """Version 6 has no completion times, and other names."""
     return V6 if fence.completion is None else V9
+
+
+def refuse_form(fence: GroupFence, names: TimelineNames) -> None:
+    """Raise `BrokenFence` if readers of this table would not know the completed files of commits
+    that this fence decides."""
+    if (fence.completion is None) != (names.layout == 1):
+        raise BrokenFence(
+            FENCE_KEY, "has the form of another table version than this table's",
+            "restore its last good version if no writer has committed since",
+        )  # fmt: skip
 
 
 def timeline_key(names: TimelineNames, instant: str, state: str) -> str:

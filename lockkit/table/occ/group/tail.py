@@ -15,7 +15,7 @@ from lockkit.errors import StoreError, Unanswered
 from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Parallel, Procedure, Sleep, WallMs
 from lockkit.runtime.proven import listing, read
-from lockkit.table.errors import BrokenFence, DamagedFile, ModeSwitched
+from lockkit.table.errors import DamagedFile, ModeSwitched
 from lockkit.table.format.timeline import (
     Timeline,
     TimelineNames,
@@ -23,8 +23,8 @@ from lockkit.table.format.timeline import (
     load_timeline,
     parse_timeline,
 )
-from lockkit.table.occ.fence import COMMIT, FENCE_KEY
-from lockkit.table.occ.group.client import COMPLETED, OVERWRITE, GroupClient
+from lockkit.table.occ.fence import COMMIT
+from lockkit.table.occ.group.client import COMPLETED, OVERWRITE, GroupClient, refuse_form
 from lockkit.table.occ.group.copied import refuse_copied
 from lockkit.table.occ.group.decision import GroupFence, shows_left
 from lockkit.table.occ.group.fence import read_group_fence, unpacked
@@ -250,9 +250,5 @@ def _fence(names: TimelineNames) -> Procedure[tuple[GroupFence, Version] | None]
         fence, version = yield from read_group_fence()
     except ModeSwitched:  # before that, all that was decided has been published
         return None
-    if (fence.completion is None) != (names.layout == 1):
-        raise BrokenFence(
-            FENCE_KEY, "has the form of another table version than this table's",
-            "restore its last good version if no writer has committed since",
-        )  # fmt: skip
+    refuse_form(fence, names)
     return fence, version

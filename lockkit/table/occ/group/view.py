@@ -26,6 +26,7 @@ from lockkit.table.occ.group.client import (
     instant_in,
     names_of,
     plain_keys,
+    refuse_form,
     timeline_key,
 )
 from lockkit.table.occ.group.decision import (
@@ -174,6 +175,7 @@ def view_of_known(client: GroupClient, known: GroupFence) -> GroupView:
 def look_at_one(client: GroupClient, instant: str) -> Procedure[GroupView]:
     """The fence, and then one instant's own files: what left the window before has its outcome."""
     fence, version = yield from read_group_fence()
+    refuse_form(fence, client.names)
     entries = yield from listing(client.names.folder + instant)
     decided = {each.instant: each for each in fence.window}
     return GroupView(fence, version, decided, plain_keys(entries), archived_as=client.archived_as)
