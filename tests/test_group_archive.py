@@ -5,7 +5,9 @@ Judged by a dictionary, and by hudi-rs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from test_group_table import (
     values,
 )
 
+from lockkit.cli import fence as fence_command
+from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
@@ -50,6 +54,7 @@ from lockkit.table.occ.group.fence import (
     OFFERS,
     format_group_fence,
     packed,
+    parse_group_fence,
     read_group_fence,
 )
 from lockkit.table.occ.group.offer import missed_conflict
@@ -112,6 +117,50 @@ def test_archived_commits_are_read_once_and_writers_go_on(url: str) -> None:
         assert values(url) == judged(url) == model
         assert archive(table) is not None, "the next run archives what has come since"
     assert values(url) == judged(url) == model
+
+
+def test_a_fence_from_before_an_archive_is_repaired_and_the_archived_commits_stay(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An older version of the object was put back."""
+    there = Path(url.removeprefix("file://")) / FENCE_KEY
+    with Table(url, options=OPTIONS) as table:
+        model = more(table, 8)
+        published(table)
+        older = there.read_bytes()
+        done = archive(table)
+        assert done is not None
+    there.write_bytes(older)
+    assert main(["table", "repair-fence", url, "--yes"]) == 0
+    said = capsys.readouterr().out
+    assert "has commits that it names" in said and "missing" not in said and "dropped" not in said
+    fence = parse_group_fence(there.read_bytes())
+    assert fence.archived == max(done.instants) and not archived(url) & {
+        each.instant for each in fence.window
+    }
+    with Table(url, options=OPTIONS) as table:
+        model |= more(table, 4, v=1)
+        assert archive(table) is not None
+    assert values(url) == judged(url) == model
+    assert main(["table", "repair-fence", url, "--yes"]) == 0
+    assert "nothing to repair" in capsys.readouterr().out
+
+
+def test_a_repair_that_another_one_has_made_meanwhile_is_not_called_one(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Path(url.removeprefix("file://")) / FENCE_KEY
+    fence = parse_group_fence(there.read_bytes())
+    there.write_bytes(format_group_fence(replace(fence, closed=True)))
+
+    @contextmanager
+    def held(_args: Any) -> Iterator[None]:
+        there.write_bytes(format_group_fence(fence))
+        yield
+
+    monkeypatch.setattr(fence_command, "locked", held)
+    assert main(["table", "repair-fence", url, "--yes"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("the fence is sound: nothing to repair")
 
 
 def test_what_could_still_be_published_again_stays(

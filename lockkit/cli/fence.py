@@ -124,8 +124,7 @@ def repair(args: argparse.Namespace) -> int:
     with opened(args.url, store_options(args)) as store:
         plan = _planned(store, args.decided)
         if plan is None:
-            report(args, {"repaired": False}, "the fence is sound: nothing to repair")
-            return OK
+            return _sound(args)
         said = {"broken": plan.broken, "source": plan.source, "publishes": plan.publishes}
         if not args.json:
             say(*_lines(args.url, plan))
@@ -134,11 +133,17 @@ def repair(args: argparse.Namespace) -> int:
             return OK
         with locked(args) as lock:
             plan = _planned(store, args.decided)  # what it would do now, under the lock
-            forward = () if plan is None else run(
-                carry_out(plan, lock.fence, believe=lock.assert_held), store, Clock()
-            )  # fmt: skip
+            if plan is None:
+                return _sound(args)
+            way = carry_out(plan, lock.fence, believe=lock.assert_held)
+            forward = run(way, store, Clock())
     visible = f"; {', '.join(forward)} is visible now" if forward else ""
     report(args, {"repaired": True, "published": list(forward)} | said, f"repaired{visible}")
+    return OK
+
+
+def _sound(args: argparse.Namespace) -> int:
+    report(args, {"repaired": False}, "the fence is sound: nothing to repair")
     return OK
 
 

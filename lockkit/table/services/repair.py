@@ -145,7 +145,7 @@ def plan_repair(
     config, _ = yield from load_config()
     names = config.names
     if config.commit == GROUP:
-        found = yield from fitted(names, columns)
+        found = yield from fitted(config, columns)
         return FenceRepair(names, *found, None) if found else None
     if config.mode != FENCED:
         raise UnsupportedTable("the table", f"is in mode {config.mode}: it has no fence to repair")

@@ -11,10 +11,11 @@ from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing
 from lockkit.table.errors import BrokenFence, TableError
 from lockkit.table.format.layout import parse_commit
-from lockkit.table.format.timeline import Timeline, TimelineNames, load_timeline
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.timeline import COMMITS, Timeline, TimelineNames, load_timeline
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, ROLLBACK
 from lockkit.table.occ.group.client import GroupClient, schema_id
-from lockkit.table.occ.group.decision import GroupDecision, GroupFence
+from lockkit.table.occ.group.decision import GroupDecision, GroupFence, without_oldest
 from lockkit.table.occ.group.fence import read_group_fence
 from lockkit.table.occ.group.outcomes import unpublished_bodies
 from lockkit.table.occ.group.view import GroupView
@@ -91,22 +92,30 @@ def unpublished(names: TimelineNames, fence: GroupFence) -> Procedure[list[Group
 
 
 def fitted(
-    names: TimelineNames, columns_of: Callable[[TimelineNames, Timeline], Procedure[str]]
+    config: TableConfig, columns_of: Callable[[TimelineNames, Timeline], Procedure[str]]
 ) -> Procedure[tuple[str, Version, GroupFence, str] | None]:
     """What is wrong with a copy's fence, its version, one that fits the copy's files, and what that
     is made from. None if it fits: it may be newer or older than they are."""
+    names = config.names
     fence, version = yield from read_group_fence()
     hidden = yield from unpublished(names, fence)
+    over = (yield from in_archive(config, hidden)) if hidden else []
+    hidden = [each for each in hidden if each not in over]
     lacks = yield from missing(names, fence, hidden)
     lost = [each for each, what in lacks if what != UNSHOWN]
     left = [each for each in hidden if each not in lost]
     schema = yield from columns_left(names, fence, left, columns_of)
     after = replace(fence, round=fence.round + 1, closed=False, schema=schema)
+    after = without(without_archived(after, over), lost, hidden)
     if lacks:
         listed = ", ".join(each.instant for each, _ in lacks)
         kept = f"; {len(lost)} of those commits are dropped, the others are published"
         return (f"names commits whose files are missing ({len(lacks)}): {listed}", version,
-                without(after, lost, hidden), f"its other decisions{kept}")  # fmt: skip
+                after, f"its other decisions{kept}")  # fmt: skip
+    if over:
+        what = f"is older than the archive, which has commits that it names ({len(over)}): "
+        what += ", ".join(each.instant for each in over)
+        return what, version, after, "its other decisions; the archived commits stay"
     if fence.closed:
         what = ("is closed: a restore or a switch of the mode is under way or was interrupted, or "
                 "this is a copy that was made during one")  # fmt: skip
@@ -115,6 +124,26 @@ def fitted(
         return None
     return ("is older than the newest commit, which changed the table's columns", version, after,
             "its decisions, and that commit's columns")  # fmt: skip
+
+
+def in_archive(
+    config: TableConfig, commits: list[GroupDecision]
+) -> Procedure[list[GroupDecision]]:  # fmt: skip
+    from lockkit.table.format.archived import load_archived  # rarely needed
+
+    archived = {each.instant for each in (yield from load_archived(config))
+                if each.action in COMMITS}  # fmt: skip
+    return [each for each in commits if each.instant in archived]
+
+
+def without_archived(fence: GroupFence, over: list[GroupDecision]) -> GroupFence:
+    """The fence without archived commits. All that was decided before one of them is published."""
+    if not over:
+        return fence
+    last = max(each.seq for each in over)
+    until = max(each.instant for each in fence.window if each.seq <= last)
+    fence = replace(fence, published=max(fence.published, last))
+    return replace(without_oldest(fence, until, ()), archived=max(fence.archived, until))
 
 
 def columns_left(
