@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.cli.terminal import FOUND, OK, say, say_json, store_options
@@ -53,17 +52,15 @@ def adopt(args: argparse.Namespace) -> int:
     from lockkit.cli.fence import locked
     from lockkit.cli.generations import opened
     from lockkit.runtime import run
-    from lockkit.table.format.properties import from_properties
-    from lockkit.table.services.adopt import adopt, find_buckets, plan_adoption
-    from lockkit.table.services.refused import refused_writes
+    from lockkit.table.services.adopt import adopt, plan_adoption
+    from lockkit.table.services.adopt_buckets import find_buckets
+    from lockkit.table.services.refused import with_refused
 
     with opened(args.url, store_options(args)) as store:
         found: Adoption = run(plan_adoption(), store, Clock())
         buckets = find_buckets(store, Clock(), found.keys, args.buckets)
         found = run(plan_adoption(buckets), store, Clock()) if buckets else found
-        if not found.obstacles:  # of the properties
-            standing = refused_writes(store, Clock(), from_properties(found.then))
-            found = replace(found, remaining=(*standing,), writable=found.writable and not standing)
+        found = with_refused(store, Clock(), found)
         ready = found.fixes and not found.obstacles and not args.dry_run
         if ready:
             with locked(args) as lock:

@@ -27,6 +27,7 @@ from lockkit.table.errors import OutdatedHandle, RefusedOption
 from lockkit.table.format.base_file import (
     BaseFile,
     Target,
+    refuse_lacking,
     refuse_no_table,
     refuse_unfit,
     write_inserts,
@@ -400,6 +401,7 @@ class Table:
             self._upkeep.before_write(known)
             schema = evolve(self._schema, rows.schema)
             refuse_unfit(known.config, rows.schema)
+            refuse_lacking(known.config, self._schema)
             rows = conform(rows, schema)
             new = NewRows(
                 lambda target: self._files(target, rows), avro_schema(schema, known.config.name),

@@ -20,7 +20,7 @@ from lockkit.lock.creation_check import TABLE_KEY
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit
 from lockkit.stores import Store
-from lockkit.table.format.base_file import Target
+from lockkit.table.format.base_file import Target, refuse_lacking
 from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.format.refusals import refuse_keyless, refuse_millis, refuse_sliced_write
@@ -103,6 +103,7 @@ class TableWrite(ABC):
             found = run(look_over(), self.store, self.clock)
         known, seen = found
         self.check(known.config)
+        refuse_lacking(known.config, arrow_schema(seen.schema) if seen.schema else None)
         self._refuse(known.config)
         refuse_unsaid(seen, self.store, self.clock)
         refuse_other_buckets(self.store, known.config)

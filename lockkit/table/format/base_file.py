@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from lockkit.table.errors import RefusedRows, TableError
+from lockkit.table.errors import RefusedRows, TableError, UnsupportedTable
 from lockkit.table.format.layout import NO_COMMIT, TaskId, WriteStat, file_name, in_partition
-from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig, to_properties
 from lockkit.table.format.row_partitions import partition_of
 from lockkit.table.format.schema import (
     COMMIT_SEQNO,
@@ -317,7 +317,7 @@ def record_keys(config: TableConfig, rows: pa.Table, new: Any = None) -> Any:
     return keys
 
 
-def _refuse_key_type(name: str, kind: pa.DataType) -> None:
+def refuse_key_type(name: str, kind: pa.DataType) -> None:
     """Raise `TableError` for a type whose values Arrow, Spark and Java spell differently.
 
     Java's `BigDecimal.toString` writes small decimals with an exponent if their scale is over 6.
@@ -362,4 +362,14 @@ def refuse_unfit(config: TableConfig, rows: pa.Schema, *, delete: bool = False) 
             if name not in rows.names:
                 raise RefusedRows(name, f"is missing: the table's {what}")
     for name in config.record_keys:
-        _refuse_key_type(name, rows.field(name).type)
+        refuse_key_type(name, rows.field(name).type)
+
+
+def refuse_lacking(config: TableConfig, table: pa.Schema | None) -> None:
+    """Raise `UnsupportedTable` if the table's columns lack one that its properties name."""
+    named = {*config.record_keys, *config.partition_fields, config.precombine} - {None}
+    if table is not None and not named <= {*table.names}:
+        from lockkit.table.format.named_columns import lacking  # rarely so
+
+        why = "; ".join(lacking(to_properties(config), table))
+        raise UnsupportedTable(PROPERTIES_KEY, f"says: {why}")

@@ -232,12 +232,17 @@ def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
     if name not in rows.column_names:
         why = "is missing: the table's precombine field shows which rows a delete is later than"
         raise RefusedRows(name, why)
-    if _wrapper(stored(rows[name].type, name)) is None:
-        why = f"is the precombine field and is {str(rows[name].type)[:SHOWN]}: readers of log "
-        raise RefusedRows(name, why + "files do not compare this type alike", "cast it")
+    refuse_ordering_type(name, rows[name].type)
     if rows[name].null_count:
         why = f"is null in {rows[name].null_count} rows: it is the precombine field, and readers "
         raise RefusedRows(name, why + "of log files differ on nulls", "give each row a value")
     if is_.is_floating(rows[name].type) and pc.any(pc.is_nan(rows[name])).as_py():
         why = "is the precombine field, and is not a number in some rows"
         raise RefusedRows(name, why, "give each row a value that can be compared")
+
+
+def refuse_ordering_type(name: str, kind: pa.DataType) -> None:
+    """Raise `TableError` unless all readers of log files compare values of this type alike."""
+    if _wrapper(stored(kind, name)) is None:
+        why = f"is the precombine field and is {str(kind)[:SHOWN]}: readers of log "
+        raise RefusedRows(name, why + "files do not compare this type alike", "cast it")

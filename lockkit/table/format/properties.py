@@ -17,6 +17,7 @@ from lockkit.runtime.proven import read
 from lockkit.table.errors import NoTable, NotWritable, RefusedOption, TableChanged, TableError
 from lockkit.table.format.property_keys import (
     BUCKET_INDEX,
+    BUCKETS,
     BUCKETS_MAX,
     BY_COMMIT,
     BY_EVENT,
@@ -26,8 +27,10 @@ from lockkit.table.format.property_keys import (
     ELSEWHERE,
     EVENT_PAYLOAD,
     FENCE_FORMAT,
+    FOLDER,
     GROUPED,
     HASHED_KEY,
+    HIVE_STYLE,
     INDEX,
     KEY_CLASS,
     KEY_CLASSES,
@@ -42,16 +45,21 @@ from lockkit.table.format.property_keys import (
     METADATA,
     NUM_BUCKETS,
     ORDERING,
+    PARTITION_FIELDS,
     PAYLOAD,
+    PLAIN_NAME,
     PRECOMBINE,
     PROPERTIES_BYTES_MAX,
     RECORD_INDEX,
+    RECORD_KEYS,
     TIMEZONE,
     TYPE,
+    URLENCODE,
     checksum,
     key_type,
     no_metadata,
     parse_properties,
+    precombine_of,
 )
 from lockkit.table.format.property_keys import FENCED as FENCED
 from lockkit.table.format.property_keys import GROUP as GROUP
@@ -65,11 +73,6 @@ BACKUP_KEY = PROPERTIES_KEY + ".backup"
 """Exists while Hudi rewrites the file: Hudi copies it here, deletes it and writes it again."""
 SWITCHES = "lockkit.commit.mode.switches"
 ACCEPTED = "lockkit.instant.accepted"
-BUCKETS = "lockkit.bucket.count"
-HIVE_STYLE = "hoodie.datasource.write.hive_style_partitioning"
-URLENCODE = "hoodie.datasource.write.partitionpath.urlencode"
-_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +143,7 @@ class TableConfig:
             (str(self.version) in LAYOUTS, "version", self.version, "be 6, 8 or 9"),
             (self.mode in (FENCED, HUDI), "mode", self.mode,
              f"be {FENCED} (only lockkit writes it) or {HUDI}"),
-            (_FOLDER.fullmatch(self.archive), "archive", self.archive[:60], "be a folder's name"),
+            (FOLDER.fullmatch(self.archive), "archive", self.archive[:60], "be a folder's name"),
             (self.table_type == COPY_ON_WRITE
              or (self.merged and (self.mode == HUDI or not self.sliced)), "table_type",
              self.table_type,
@@ -229,7 +232,7 @@ def to_properties(config: TableConfig) -> dict[str, str]:
         "hoodie.timeline.layout.version": LAYOUTS[str(config.version)],
         # Unset, Hudi's writers put local wall time into instants and hudi-rs reads them as UTC.
         TIMEZONE: "UTC",
-        "hoodie.table.recordkey.fields": config.record_key,
+        RECORD_KEYS: config.record_key,
         "hoodie.table.base.file.format": "PARQUET",
         "hoodie.table.checksum": str(checksum(config.name, config.database)),
         "hoodie.populate.meta.fields": "true",
@@ -248,7 +251,7 @@ def to_properties(config: TableConfig) -> dict[str, str]:
         **(no_metadata(LAYOUTS[str(config.version)]) if config.mode == HUDI else {}),
         PRECOMBINE if config.version < 9 else ORDERING: config.precombine,
         # Without this hudi-rs shows an *empty* table, and no error.
-        "hoodie.table.partition.fields": config.partition_by,
+        PARTITION_FIELDS: config.partition_by,
     }  # fmt: skip
     return keys | {key: value for key, value in said.items() if value}
 
@@ -288,8 +291,8 @@ def from_properties(keys: Mapping[str, str]) -> TableConfig:
 
 def _config(keys: Mapping[str, str]) -> TableConfig:
     version = int(keys["hoodie.table.version"])
-    record_key = keys.get("hoodie.table.recordkey.fields", "").replace(" ", "")
-    partition_by = keys.get("hoodie.table.partition.fields", "").replace(" ", "")
+    record_key = keys.get(RECORD_KEYS, "").replace(" ", "")
+    partition_by = keys.get(PARTITION_FIELDS, "").replace(" ", "")
     said = {keys.get(KEY_TYPE), keys.get(KEY_CLASS)}
     complex_keys = {COMPLEX, KEY_CLASSES[COMPLEX]} & said
     generator: tuple[tuple[str, str], ...] = ()
@@ -299,7 +302,7 @@ def _config(keys: Mapping[str, str]) -> TableConfig:
     return TableConfig(
         name=keys["hoodie.table.name"], record_key=record_key, partition_by=partition_by or None,
         named=bool(complex_keys and record_key) and "," not in record_key + partition_by,
-        generator=generator, precombine=_precombine(keys),
+        generator=generator, precombine=precombine_of(keys),
         database=keys.get("hoodie.database.name", ""), log_format=keys.get(LOG_FORMAT, ""),
         version=version, table_type=keys[TYPE], mode=keys.get(MODE, HUDI),
         commit=GROUP if keys.get(FENCE_FORMAT) in GROUPED else SERIAL,
@@ -329,22 +332,10 @@ def _number(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 9 else 0
 
 
-def _precombine(keys: Mapping[str, str]) -> str | None:
-    """What orders the versions of a row; None: the later commit wins.
-
-    Tables of Hudi before 1.0 name a payload class, from which Hudi 1.x infers the merge mode.
-    """
-    by_commit = keys.get(MERGE_MODE) == BY_COMMIT or (
-        not keys.get(MERGE_MODE) and keys.get(PAYLOAD) == LATEST_PAYLOAD
-    )
-    # Hudi 1.1 writes `ordering.fields` into tables of version 6 too.
-    return None if by_commit else keys.get(ORDERING) or keys.get(PRECOMBINE) or None
-
-
 def _plain_names(what: str, name: str | None) -> tuple[bool, str, str | None, str]:
     fields = [] if name is None else name.split(",")
     most = 1 if what == "precombine field" else len(set(fields))
-    fine = len(fields) <= most and all(map(_FIELD.fullmatch, fields))
+    fine = len(fields) <= most and all(map(PLAIN_NAME.fullmatch, fields))
     return fine, what, name, "name columns by plain names"
 
 

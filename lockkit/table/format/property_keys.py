@@ -13,12 +13,14 @@ from lockkit.table.format.kept import kept
 LAYOUTS = {"6": "1", "8": "2", "9": "2"}
 """The timeline's layout, by table version."""
 TYPE = "hoodie.table.type"
+RECORD_KEYS, PARTITION_FIELDS = "hoodie.table.recordkey.fields", "hoodie.table.partition.fields"
 COPY_ON_WRITE, MERGE_ON_READ = "COPY_ON_WRITE", "MERGE_ON_READ"
 INDEX, BUCKET_INDEX = "hoodie.index.type", "BUCKET"
 HASHED_KEY = "hoodie.datasource.write.recordkey.field"
 """Beside `INDEX`, without which Hudi's Spark writers would take another index: the client of a
 procedure takes both from the table, and in Hudi 1.2 ends with a NullPointerException without it."""
-NUM_BUCKETS, BUCKETS_MAX = "hoodie.bucket.index.num.buckets", 10_000
+BUCKETS, BUCKETS_MAX = "lockkit.bucket.count", 10_000
+NUM_BUCKETS = "hoodie.bucket.index.num.buckets"
 MODE = "lockkit.commit.mode"
 FENCED, HUDI = "fenced", "hudi"
 FENCE_FORMAT, GROUPED = "lockkit.fence.format", ("4", "3")
@@ -36,6 +38,11 @@ BLOCK_KEY = ".hoodie/metadata/.hoodie/timeline/20000101000000000.restore.request
 RECORD_INDEX, ELSEWHERE = "record_index", "lockkit.rows.elsewhere"
 """With this index, or property, rows may lie in another folder than their partition field says."""
 DROP_COLUMNS = "hoodie.datasource.write.drop.partition.columns"
+HIVE_STYLE = "hoodie.datasource.write.hive_style_partitioning"
+URLENCODE = "hoodie.datasource.write.partitionpath.urlencode"
+PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Of a column."""
+FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 KEY_CLASS = "hoodie.table.keygenerator.class"
 KEY_TYPE = "hoodie.table.keygenerator.type"
 SIMPLE_KEYS = "org.apache.hudi.keygen.SimpleKeyGenerator"
@@ -80,6 +87,18 @@ def key_type(record_key: str, partition_by: str | None, named: bool = False) -> 
     if named or (partition_by and "," in record_key + partition_by):
         return COMPLEX
     return SIMPLE if partition_by else UNPARTITIONED
+
+
+def precombine_of(keys: Mapping[str, str]) -> str | None:
+    """What orders the versions of a row; None: the later commit wins.
+
+    Tables of Hudi before 1.0 name a payload class, from which Hudi 1.x infers the merge mode.
+    """
+    by_commit = keys.get(MERGE_MODE) == BY_COMMIT or (
+        not keys.get(MERGE_MODE) and keys.get(PAYLOAD) == LATEST_PAYLOAD
+    )
+    # Hudi 1.1 writes `ordering.fields` into tables of version 6 too.
+    return None if by_commit else keys.get(ORDERING) or keys.get(PRECOMBINE) or None
 
 
 PROPERTIES_BYTES_MAX = 1_000_000

@@ -12,7 +12,7 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import read
 from lockkit.table.errors import NoTable, UnsupportedTable
-from lockkit.table.format.properties import HIVE_STYLE, HUDI, PROPERTIES_KEY, URLENCODE, TableConfig
+from lockkit.table.format.properties import HUDI, PROPERTIES_KEY, TableConfig
 from lockkit.table.format.property_keys import (
     BY_COMMIT,
     BY_EVENT,
@@ -20,6 +20,7 @@ from lockkit.table.format.property_keys import (
     EVENT_PAYLOAD,
     FENCE_FORMAT,
     GROUPED,
+    HIVE_STYLE,
     LATEST_PAYLOAD,
     MERGE_MODE,
     MERGE_ON_READ,
@@ -29,6 +30,7 @@ from lockkit.table.format.property_keys import (
     PRECOMBINE,
     PROPERTIES_BYTES_MAX,
     TIMEZONE,
+    URLENCODE,
     checksum,
     parse_properties,
 )

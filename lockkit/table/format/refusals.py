@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lockkit.table.errors import RefusedOption, UnsupportedTable
 from lockkit.table.format.property_keys import (
     BUCKET_INDEX,
+    BUCKETS,
     BUCKETS_MAX,
     BY_COMMIT,
     BY_EVENT,
@@ -16,8 +17,12 @@ from lockkit.table.format.property_keys import (
     CUSTOM,
     DROP_COLUMNS,
     EVENT_PAYLOAD,
+    FENCE_FORMAT,
     FENCED,
+    FOLDER,
     GROUP,
+    GROUPED,
+    HIVE_STYLE,
     HUDI,
     INDEX,
     KEY_CLASS,
@@ -34,14 +39,17 @@ from lockkit.table.format.property_keys import (
     MODE,
     NUM_BUCKETS,
     ORDERING,
+    PARTITION_FIELDS,
     PAYLOAD,
     PRECOMBINE,
+    RECORD_KEYS,
     SERIAL,
     SIMPLE,
     TIMESTAMP,
     TIMEZONE,
     TYPE,
     UNPARTITIONED,
+    URLENCODE,
     checksum,
     key_type,
 )
@@ -69,8 +77,8 @@ def _not_a_table(says: Says) -> Iterator[str]:
         if not says(key):
             yield (f"{key} is missing, so lockkit cannot read the table; restore the file (Hudi "
                    "keeps hoodie.properties.backup beside it)")  # fmt: skip
-    if not says("hoodie.table.recordkey.fields") and says(TYPE) == MERGE_ON_READ:
-        yield ("hoodie.table.recordkey.fields is missing, and log files can only be merged by "
+    if not says(RECORD_KEYS) and says(TYPE) == MERGE_ON_READ:
+        yield (f"{RECORD_KEYS} is missing, and log files can only be merged by "
                "record keys; copy the rows to a table with keys")  # fmt: skip
     wanted = checksum(says("hoodie.table.name"), says("hoodie.database.name"))
     if says("hoodie.table.checksum", str(wanted)) != str(wanted):
@@ -101,6 +109,7 @@ def _not_written(says: Says, every: Mapping[str, str]) -> Iterator[str]:
             yield (f"{key}={says(key)[:80]}: readers of the metadata table would miss lockkit's "
                    "commits, and only lockkit may write a fenced table: find out which Hudi writer "
                    "wrote to it")  # fmt: skip
+    yield from _odd_values(says, every)
     if says(INDEX) == BUCKET_INDEX and not bucket_number(number := says(NUM_BUCKETS)):
         yield (f"{NUM_BUCKETS} is {repr(number[:20]) if number else 'missing'}, so the bucket of a "
                "key is unknown; lockkit table adopt URL says which number the stored keys fit")
@@ -123,6 +132,34 @@ def _not_written(says: Says, every: Mapping[str, str]) -> Iterator[str]:
     for key, known, why in _ONE_OF:
         if says(key) and says(key) not in known:
             yield f"{key}={says(key)[:120]}: {why}"
+
+
+def _odd_values(says: Says, every: Mapping[str, str]) -> Iterator[str]:
+    from lockkit.table.format.named_columns import odd_names
+
+    yield from odd_names(every)
+    mode, grouped = says(MODE, HUDI), says(FENCE_FORMAT) in GROUPED
+    if mode not in (FENCED, HUDI):
+        yield f"{MODE}={mode[:40]} must be {FENCED} or {HUDI}; correct the mode"
+    elif grouped and (mode, says(TYPE)) != (FENCED, COPY_ON_WRITE):
+        yield (f"{FENCE_FORMAT}={says(FENCE_FORMAT)}: group commit needs the mode {FENCED} and "
+               f"{COPY_ON_WRITE}; remove this line")  # fmt: skip
+    if says(INDEX) not in ("", BUCKET_INDEX):
+        yield (f"{INDEX}={says(INDEX)[:40]}: lockkit obeys {BUCKET_INDEX} there, or no index. If "
+               f"Hudi's writers find keys in the files, remove the line, and give them {INDEX} as "
+               "an option; if not, write with Hudi")  # fmt: skip
+    elif says(INDEX) and not says(RECORD_KEYS):
+        yield f"{INDEX}={BUCKET_INDEX} needs record keys, and {RECORD_KEYS} is missing; add it"
+    if not says(INDEX) and not bucket_number(says(BUCKETS, "4")):
+        yield f"{BUCKETS}={says(BUCKETS)[:20]} must be from 1 to {BUCKETS_MAX}; correct it"
+    for key in (HIVE_STYLE, URLENCODE):
+        if says(key, "false").lower() not in ("true", "false"):
+            yield f"{key}={says(key)[:20]} must be true or false; correct it"
+    if not says("hoodie.table.name").isprintable():
+        yield "hoodie.table.name has characters that cannot be printed; correct it"
+    folder = says("hoodie.archivelog.folder", "archived")
+    if says("hoodie.table.version") == "6" and not FOLDER.fullmatch(folder):
+        yield f"hoodie.archivelog.folder={folder[:60]} must be a folder's name; write with Hudi"
 
 
 def bucket_number(text: str) -> int:
@@ -159,7 +196,7 @@ def _custom(keys: str, fields: str, every: Mapping[str, str]) -> Iterator[str]:
 
 def _other_keys(says: Says, every: Mapping[str, str]) -> Iterator[str]:
     """Why the keys or the partition paths of new rows would not match those of the stored rows."""
-    keys, fields = says("hoodie.table.recordkey.fields"), says("hoodie.table.partition.fields")
+    keys, fields = says(RECORD_KEYS), says(PARTITION_FIELDS)
     for kind in (TIMESTAMP, CUSTOM):
         if says(KEY_TYPE) == kind or says(KEY_CLASS) == KEY_CLASSES[kind]:
             yield from (_timed if kind == TIMESTAMP else _custom)(keys, fields, every)
