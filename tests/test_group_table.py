@@ -701,13 +701,25 @@ def test_an_append_returns_once_it_is_decided_and_a_reader_waits_for_what_is_not
         assert list(folder.glob(f"{done.instant}*.commit"))
 
 
-def test_a_writer_without_awaited_threads_returns_once_its_commit_is_published(url: str) -> None:
+def test_a_writer_without_awaited_threads_returns_once_its_commit_is_published(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for what others commit next, as the thread of another writer does."""
+    waited_s, wait = [], Clock.wait
+
+    def waits(clock: Clock, woken: threading.Event, seconds: float) -> None:
+        if any(woken is each.closing for each in table._upkeep.context.together):
+            waited_s.append(seconds)
+        wait(clock, woken, seconds)
+
+    monkeypatch.setattr(Clock, "wait", waits)
     with Table(url) as table:
         table._upkeep.context.lingering = None  # as Spark's writes have it
         for each in "ab":
             done = table.append(rows(each))
             folder = timeline(url)
             assert list(folder.glob(f"{done.instant}*.commit"))
+            assert not sum(waited_s)
     assert len(list(folder.glob("*.requested"))) == 2, "nothing is reserved ahead"
 
 

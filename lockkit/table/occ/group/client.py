@@ -104,6 +104,8 @@ class GroupClient:
     """The name of this client in the fence while it publishes; set with its first decision."""
     publishing: threading.Lock = field(default_factory=threading.Lock)
     """Held by the thread of this client that publishes."""
+    watches: bool = True
+    """Whether it then looks for what others decide next, and publishes it."""
     idle: str = ""
     """A client that the fence named, and that did not publish."""
     bodies: dict[str, bytes] = field(default_factory=dict)

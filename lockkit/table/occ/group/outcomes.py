@@ -249,7 +249,7 @@ def to_be_published(client: GroupClient, done: GroupFence) -> Procedure[GroupFen
     """
     known, version = done, ""
     reads = REWRITER_READS if rewrites(client) else PUBLISHER_READS
-    for trips in range(PUBLISHER_TRIPS + 1):
+    for trips in range(PUBLISHER_TRIPS + 1 if client.watches else 1):
         yield Sleep(client.trip_ms / 1000 if trips else 0, client.closing)
         if client.known is not None and client.known.round > known.round:
             known = client.known

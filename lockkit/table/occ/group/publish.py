@@ -208,6 +208,7 @@ def _publish_later(context: GroupContext) -> None:
     while client.behind:
         mine = client.behind.pop()
         if context.lingering is None:
+            client.watches = False  # its caller waits
             _publish_now(context, see_published(client, mine))
         else:
             way = confirmed(client, mine, publish_behind(client, mine))
