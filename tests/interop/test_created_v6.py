@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hudi_rs import read_by_hudi_rs
 from hudi_world import Hudi
+from test_older_hudi import older as older
 
 from lockkit.clock import Clock
 from lockkit.runtime import run
@@ -85,8 +86,9 @@ def test_hudi_and_lockkit_write_a_table_in_turn_that_lockkit_created(
         theirs(7, 2, 12)
 
 
+@pytest.mark.parametrize("by", ["hudi", "older"])
 def test_hudi_rolls_back_a_dead_writer_whose_log_files_have_one_list_of_markers(
-    hudi: Hudi, tmp_path: Path
+    request: pytest.FixtureRequest, tmp_path: Path, by: str
 ) -> None:
     """The list has no file of its type: Hudi looks for single markers, and meets the list.
 
@@ -95,6 +97,7 @@ def test_hudi_rolls_back_a_dead_writer_whose_log_files_have_one_list_of_markers(
     def dies(*_: Any) -> Any:
         raise Dies
 
+    hudi: Hudi = request.getfixturevalue(by)
     path, keys = str(tmp_path / "t"), range(1, 11)
     with Table.create(
         f"file://{path}", record_key="id", precombine="ts", table_type="MERGE_ON_READ",
