@@ -10,7 +10,9 @@ import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from table_history import add, publish
 from table_world import CLOCK, Holder, new_table, prepare_inserts, prepare_upserts, rows
@@ -24,7 +26,7 @@ from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
 from lockkit.protocol.record import Record, decode
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
-from lockkit.table import FENCE_KEY, Prepared, commit, load_snapshot, read_table
+from lockkit.table import FENCE_KEY, Prepared, Table, commit, load_snapshot, read_table
 from lockkit.table.format.plans import (
     OURS,
     ClusteringGroup,
@@ -381,3 +383,36 @@ def test_a_mode_is_switched_by_yes(
     assert "opened or repaired, and nothing was decided since" in capsys.readouterr().out
     run(commit(prepare_inserts(store, rows([2])), Holder(9)), store, CLOCK)
     assert sorted(read_table(store).column("id").to_pylist()) == ["k0", "k1", "k2"]
+
+
+@pytest.mark.parametrize(("kind", "twice"), [
+    ({"mode": "fenced"}, set()), ({"mode": "hudi"}, set()), ({"mode": "hudi", "version": 6}, set()),
+    # It shows what is decided, and then waits until that is published.
+    ({}, {"get .hoodie/.locks/fence.json", "list .hoodie/timeline/2"}),
+    ({"table_type": "MERGE_ON_READ", "mode": "fenced"}, set()),
+    # A clean between two listings would make that of the folders too old.
+    ({"table_type": "MERGE_ON_READ", "mode": "hudi", "index": "BUCKET", "version": 6},
+     {"list .hoodie/2"}),
+], ids=["fenced", "version 9", "version 6", "group", "merged", "merged, version 6"])  # fmt: skip
+def test_what_is_shown_and_a_second_read_ask_for_each_object_once(
+    server: Emulator, url: str, kind: dict[str, Any], twice: set[str]
+) -> None:
+    url = f"{url}-once"
+    folder = url.removeprefix("s3://").partition("/")[2] + "/"
+
+    def repeated(since: int) -> set[str]:
+        sent = [f"{each['method']} {each['key'].removeprefix(folder)}"
+                for each in server.requests(since)]  # fmt: skip
+        return {each for each in sent if sent.count(each) > 1}
+
+    with Table.create(url, record_key="id", buckets=1, endpoint=server.s3, **kind) as made:
+        for v in range(3):
+            made.upsert(pa.table({"id": ["a"], "v": [v]}))
+    since = len(server.requests())
+    assert table(server, "show", url) == 0
+    assert repeated(since) == twice
+    with Table(url, endpoint=server.s3) as reader:
+        reader.read()
+        since = len(server.requests())
+        assert reader.read()["v"].to_pylist() == [2]
+        assert repeated(since) == (twice if kind.get("version") == 6 else set())

@@ -78,7 +78,7 @@ def show(args: argparse.Namespace) -> int:
 
     found = looked_up(args)
     with opened(args.url, store_options(args)) as store:
-        refused = refused_writes(store, Clock(), found.config)
+        refused = refused_writes(store, Clock(), found.config, found=found)
     held = held_in(found)
     newest = list(found.timeline.completed.items())[::-1][: max(0, args.newest)]
     if args.json:

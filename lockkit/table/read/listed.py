@@ -30,8 +30,8 @@ from lockkit.table.format import avro_decoding
 from lockkit.table.format.archived import ArchivedInstant, load_archived, load_archived_commits
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import BASE_FILE, LOG_FILE, CommitFiles, FileGroup, parse_commit
-from lockkit.table.format.properties import TableConfig
-from lockkit.table.format.readable import ReadableTable, load_readable
+from lockkit.table.format.properties import TableConfig, to_properties
+from lockkit.table.format.readable import ReadableTable, load_readable, readable
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
 from lockkit.table.occ.condition import first_pending
 from lockkit.table.occ.covered import CheckedHorizon, has_archived
@@ -89,16 +89,17 @@ def list_for_writer(
     """The same for a writer or a service of a table of version 6: as of the `wanted` commits of
     `now`, with what the names of the next log files depend on (`next_log`).
     """
-    found = yield from list_files((yield from load_readable()), now)
+    found = yield from list_files(readable(to_properties(config)), now)
     if not found.commits and (yield from has_archived(config.archive_prefix)):
         why = "has archived commits, and the timeline has none: no file is known to be live"
         raise NotWritable(config.archive_prefix, why, "let Hudi commit once, then write")
     yield from refuse_hidden(found)
-    later = yield from load_timeline(config.names)
-    if cleaned := sorted(cleans(later) - cleans(now)):
+    if cleaned := sorted(cleans((yield from load_timeline(config.names))) - cleans(now)):
         # It may have deleted a slice that the earlier listing of the timeline still needs.
         raise TableChanged(cleaned[0], "(a clean) ran while the folders were listed", "try again")
     snapshot = yield from _snapshot(found, sorted(wanted), as_of)
+    if snapshot.schema is None:  # then the properties may have it
+        snapshot = replace(snapshot, schema=(yield from load_readable()).created_with or None)
     if found.histories:  # also where the newest commit's columns have no ids
         refuse_renamed(config.mode, snapshot.schema_from)
     groups, damaged = dict(snapshot.groups), dict[str, str]()

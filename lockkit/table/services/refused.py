@@ -16,6 +16,7 @@ from lockkit.table.format.log_writing import refuse_ordering_type
 from lockkit.table.format.named_columns import generator, lacking, named_columns
 from lockkit.table.format.properties import (
     FENCED,
+    GROUP,
     HUDI,
     PROPERTIES_KEY,
     SERIAL,
@@ -47,8 +48,10 @@ from lockkit.table.format.timeline import load_timeline, refuse_ahead
 from lockkit.table.occ.conflict import refuse_unreadable
 from lockkit.table.occ.failed import service_plans
 from lockkit.table.occ.fence import read_fence
+from lockkit.table.read.checkpoint import read_checkpoint
 from lockkit.table.read.listed import list_snapshot
-from lockkit.table.read.opening import load_snapshot
+from lockkit.table.read.opening import OpenedTable, SnapshotPoint, load_commits, snapshot_at
+from lockkit.table.read.snapshot import nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,39 +59,45 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lockkit.clock import Clock
+    from lockkit.runtime import Procedure
     from lockkit.stores import Store
+    from lockkit.table.format.timeline import Timeline
+    from lockkit.table.occ.condition import TableCondition
+    from lockkit.table.read.snapshot import Snapshot
     from lockkit.table.services.adopt import Adoption
 BY_IDS = "hoodie.schema.on.read.enable"
 
 
 def refused_writes(
-    store: Store, clock: Clock, config: TableConfig, keys: Mapping[str, str] | None = None
-) -> list[str]:
+    store: Store, clock: Clock, config: TableConfig, keys: Mapping[str, str] | None = None,
+    found: TableCondition | None = None,
+) -> list[str]:  # fmt: skip
     """Each reason why a write, or one to some file group, is refused now. Reads only.
 
-    `keys` are the table's properties, by default those that make `config`.
+    `keys` are the table's properties, by default those that make `config`. What an inspection
+    has `found` is not read again.
     """
     keys = to_properties(config) if keys is None else keys
-    now = run(load_timeline(config.names), store, clock)
+    now = found.timeline if found else run(load_timeline(config.names), store, clock)
     damaged: dict[str, str] = {}
     run(service_plans(config.names, now, damaged), store, clock)
-    found = [why for instant, why in damaged.items()
-             if config.sliced or now.pending[instant] != "compaction"]  # fmt: skip
+    listed = [why for instant, why in damaged.items()
+              if config.sliced or now.pending[instant] != "compaction"]  # fmt: skip
 
     def columns() -> None:
         try:
-            snapshot = run(load_snapshot(), store, clock)
+            snapshot = run(_snapshot(config, now), store, clock)
         except NotWritable as error:
-            found.append(str(error))
+            listed.append(str(error))
             snapshot = run(list_snapshot(), store, clock)
-        found.extend(_refused_columns(keys, snapshot.schema) if snapshot.schema else ())
+        listed.extend(_refused_columns(keys, snapshot.schema) if snapshot.schema else ())
 
     checks: list[Callable[[], Any]] = [
         lambda: refuse_ahead(now.latest, clock.wall_ms(), config.accepted),
         lambda: refuse_unreadable(now, config, known=frozenset(now.completed)),
         columns,
     ]
-    if config.mode == FENCED and config.commit == SERIAL:
+    if config.mode == FENCED and config.commit == SERIAL and found is None:
         checks.append(lambda: run(read_fence(), store, clock))
     for check in checks:
         try:
@@ -96,8 +105,20 @@ def refused_writes(
                 warnings.simplefilter("ignore")  # about local time: the caller has its own message
                 check()
         except TableError as error:
-            found.append(str(error))
-    return list(dict.fromkeys(found))
+            listed.append(str(error))
+    return list(dict.fromkeys(listed))
+
+
+def _snapshot(config: TableConfig, now: Timeline) -> Procedure[Snapshot]:
+    """The table as a write begins with it."""
+    before = yield from read_checkpoint()
+    if before is None or before.config != config:
+        before = nothing(config)
+    after = ""
+    if config.commit == GROUP:  # it waits for what is decided, and not published yet
+        after = before.covered.listed_after
+        now = yield from load_commits(config.names, True, after)
+    return (yield from snapshot_at(OpenedTable(config, "", before, now, after), SnapshotPoint()))
 
 
 def _refused_columns(keys: Mapping[str, str], avro: str) -> Iterator[str]:
