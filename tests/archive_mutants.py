@@ -44,7 +44,7 @@ leaves_old_files, history_rows = archiving.leaves_old_files, archive_history.his
 def deletes_first(config: Any, leaving: Any, believe: Any) -> Procedure[list[str]]:
     for each in leaving:
         yield from delete(config.names.completed(each.instant, each.action, each.completed))
-    return (yield from add(config, late, believe))
+    return (yield from add(config, leaving, believe))
 
 
 def one_left_out(config: Any, leaving: Any, believe: Any) -> Procedure[list[str]]:
@@ -53,7 +53,7 @@ def one_left_out(config: Any, leaving: Any, believe: Any) -> Procedure[list[str]
 
 
 def without_asking(config: Any, leaving: Any, _believe: Any) -> Procedure[list[str]]:
-    return (yield from add(config, late, lambda: None))
+    return (yield from add(config, leaving, lambda: None))
 
 
 def newest_first(names: Any, leavers: Any, instants: list[str]) -> Procedure[None]:
