@@ -211,6 +211,13 @@ def test_rows_that_a_global_index_keeps_elsewhere_are_no_obstacle(
         assert table.read().num_rows == 2
 
 
+def test_a_comma_too_much_is_one_obstacle(tmp_path: Path, capsys: Any) -> None:
+    made(tmp_path / "t", "cow6").close()
+    say(tmp_path / "t", **{KEYS: "id,"})
+    (only,) = adopt(capsys, tmp_path / "t")[1]["obstacles"]
+    assert f"{KEYS}=id,: '' is no plain name" in only
+
+
 def test_a_pretended_table_is_not_written(tmp_path: Path) -> None:
     store = open_store(f"file://{tmp_path}")
     with pytest.raises(AssertionError, match="nothing is written"):

@@ -196,7 +196,9 @@ def _custom(keys: str, fields: str, every: Mapping[str, str]) -> Iterator[str]:
 
 def _other_keys(says: Says, every: Mapping[str, str]) -> Iterator[str]:
     """Why the keys or the partition paths of new rows would not match those of the stored rows."""
-    keys, fields = says(RECORD_KEYS), says(PARTITION_FIELDS)
+    # A comma too much has a reason of its own, and makes no key of several fields.
+    keys, fields = (",".join(filter(None, says(each).split(",")))
+                    for each in (RECORD_KEYS, PARTITION_FIELDS))  # fmt: skip
     for kind in (TIMESTAMP, CUSTOM):
         if says(KEY_TYPE) == kind or says(KEY_CLASS) == KEY_CLASSES[kind]:
             yield from (_timed if kind == TIMESTAMP else _custom)(keys, fields, every)
