@@ -160,9 +160,9 @@ def test_what_a_write_refuses_is_listed_with_every_other_obstacle(
     with made(tmp_path / "t", kind) as table:
         assert adopt(capsys, tmp_path / "t", "--dry-run")[1]["obstacles"] == []
         happens(table)
-    for write in ("upsert", "append"):
+    for write in ("upsert", "append", "delete", "overwrite"):
         with pytest.raises(TableError), Table(table.url) as writer:
-            getattr(writer, write)(rows("c", at=3))
+            getattr(writer, write)(rows("a", at=3))
     expected = [said]
     for another, its in OTHERS.values():
         code, shown = adopt(capsys, tmp_path / "t")
@@ -267,6 +267,11 @@ ODD: dict[str, tuple[str, ...]] = {
 TABLES = ("cow9", "cow6_plain", "cow9_two", "cow9_keyless", "mor9", "mor6", "cow9_buckets")
 
 
+def same_to_hudi_rs(table: Path, rows: pa.Table) -> bool:
+    found = read_by_hudi_rs(table)
+    return bool(sorted(found["id"].to_pylist()) == sorted(rows["id"].to_pylist()))
+
+
 @pytest.mark.parametrize("seed", rest_in_soak(range(300), *range(24)))
 def test_odd_properties_are_an_obstacle_or_the_adopted_table_is_written(
     hudi_made: Path, tmp_path: Path, capsys: Any, seed: int
@@ -298,8 +303,14 @@ def test_odd_properties_are_an_obstacle_or_the_adopted_table_is_written(
         now = writer.read()
         assert now.num_rows in ((expected,) if keys(table).get(KEYS) == "id" else
                                 range(expected - 1, expected + 2))  # fmt: skip
-    theirs = read_by_hudi_rs(table)
-    assert sorted(theirs["id"].to_pylist()) == sorted(now["id"].to_pylist())
+    assert same_to_hudi_rs(table, now)
+    with Table(f"file://{table}") as writer:
+        if name.startswith("mor"):
+            assert writer.compact() is not None
+            assert same_to_hudi_rs(table, now)
+        if keys(table).get(KEYS) and name != "mor6":
+            writer.overwrite(as_rows[2])
+            assert same_to_hudi_rs(table, writer.read())
 
 
 @pytest.mark.parametrize("seed", rest_in_soak(range(40), 0))

@@ -136,6 +136,8 @@ def delete_block(
     """
     import fastavro
 
+    if ordering is not None:
+        refuse_ordering_type(target.config.precombine or "", ordering.type)
     values = [BY_COMMIT] * len(keys) if ordering is None else _wrapped(ordering, moved)
     record = {"deleteRecordList": [
         {"recordKey": key, "partitionPath": partition, "orderingVal": value}
