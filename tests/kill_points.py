@@ -422,7 +422,10 @@ class Nursery:
 
 
 def main(victims: Mapping[str, Any]) -> None:
-    for each in ("boto3", "pyarrow.parquet"):
+    # pyarrow loads pandas, if it can, for the first list. polars is left out: a fork may block it.
+    for each in (
+        "boto3", "pandas", "pyarrow.parquet", "lockkit.stores.s3", "lockkit.table.arrow_write",
+    ):  # fmt: skip
         import_module(each)
     for line in sys.stdin:
         victim, *place = json.loads(line)
