@@ -110,15 +110,19 @@ from lockkit.table.occ.group.fence import (
     format_group_fence,
     packed,
     parse_group_fence,
+    parse_offer,
     tombstone,
 )
 from lockkit.table.occ.group.offer import (
     LATER,
+    LATEST,
     LOOK_TRIPS,
     PATIENCE_MAX,
     SOON_MOST,
+    SOONER,
     SOONEST,
     await_decision,
+    offer,
     offered_as,
     take_turn,
 )
@@ -893,6 +897,86 @@ def test_an_upsert_learns_when_to_look_first_whether_it_is_decided() -> None:
     assert client.answer_trips == SOONEST
     carried_out(await_decision(client, T(1), (1.0,)), lambda _: decided_one)
     assert client.answer_trips == SOONEST, "an append's time is given"
+
+
+@pytest.mark.parametrize("blind", [True, False])
+@pytest.mark.parametrize("trips", [1.1, 1.9])
+def test_an_offer_is_first_looked_for_after_the_time_that_its_client_has_learned(
+    trips: float, blind: bool
+) -> None:
+    """An upsert's, and that of an append that mostly loses the fence; each learns its own."""
+    client = client_of(fence_of(decisions(1)))
+    client.contended, client.lost = 4, LOST + 1
+    client.answer_trips, client.soon_trips = (0.3, trips) if blind else (trips, 0.3)
+    mine = GroupWrite(T(9), "mine", 1, frozenset({T(1)}), blind=blind, body=BODY, table="t",
+                      eager=blind, follows=True, surveyed=True, earlier=frozenset({T(8)}))  # fmt: skip
+    client.trip_ms, now_ms = 100, iter(range(0, 9_900, 100))
+    after = fence_of((*decisions(1), GroupDecision(2, 2, COMMIT, mine.instant)))
+
+    def answer(request: Any) -> Any:
+        match request:
+            case WallMs():
+                return next(now_ms)
+            case Get():
+                return Found(format_group_fence(after), "v2")
+            case _:
+                return Applied("o")
+
+    kind, asked = carried_out(offer(client, mine), answer)
+    assert kind == COMMIT
+    assert [each.seconds for each in asked if isinstance(each, Sleep)] == [pytest.approx(trips / 10)]
+    learned = client.soon_trips if blind else client.answer_trips
+    assert learned == pytest.approx(trips - SOONER)
+    assert (client.answer_trips if blind else client.soon_trips) == 0.3
+
+
+def test_only_the_first_look_says_when_to_look_next_time() -> None:
+    client = client_of(fence_of(()))
+    before = client.answer_trips, client.soon_trips
+    way = await_decision(client, T(1), (1.0,) * 3, (T(0),), learns=True, loses=True)
+    carried_out(way, lambda _: NotModified(0))
+    assert (client.answer_trips, client.soon_trips) == tuple(each + LATER for each in before)
+    for _ in range(40):
+        way = await_decision(client, T(1), (1.0,), (T(0),), learns=True, loses=True)
+        carried_out(way, lambda _: NotModified(0))
+    assert (client.answer_trips, client.soon_trips) == (LATEST, SOON_MOST)
+
+
+@pytest.mark.parametrize("clashes", [False, True])
+def test_an_owner_whose_base_has_left_the_window_raises_it_once_and_decides(clashes: bool) -> None:
+    """It looks once, and compares its commit with what its snapshot lacks before it does so."""
+    named = frozenset({("p", "f")})
+    window = tuple(replace(each, seq=each.seq + 4, writes=named) for each in decisions(2))
+    fence = fence_of(window, first=5, published=6)
+    client = client_of(fence)
+    mine = GroupWrite(T(9), "mine", 1, frozenset(), writes=named if clashes else frozenset({("p", "g")}),
+                      body=BODY, table="t", surveyed=True)  # fmt: skip
+    sent, lists = list[tuple[str, bytes]](), list[str]()
+
+    def answer(request: Any) -> Any:
+        match request:
+            case Parallel(procedures):
+                return tuple(carried_out(each, answer)[0] for each in procedures)
+            case Get(_, unless):
+                return NotModified(0) if unless else Found(format_group_fence(fence), "v1")
+            case Put(key, body):
+                sent.append((key, body))
+                return Applied("v9")
+            case List(prefix):
+                lists.append(prefix)
+                return Listing([])
+        return instant_ms(T(9)) if isinstance(request, WallMs) else "attempt"
+
+    kind, _ = carried_out(offer(client, mine), answer)
+    own = timeline_key(V9, mine.instant, "offer")
+    keys, bodies = zip(*sent, strict=True)
+    assert kind == (REFUSED if clashes else COMMIT)
+    if clashes:
+        assert keys == (mine.offered, FENCE_KEY) and parse_group_fence(bodies[1]).window[-1].why
+    else:
+        raised = parse_offer(bodies[1])
+        assert keys == (mine.offered, own, FENCE_KEY) and len(lists) == 1
+        assert raised is not None and raised.base == fence.last == mine.base
 
 
 @pytest.mark.parametrize("refused", [PreconditionFailed(), Throttled(None)], ids=["lost", "429"])
