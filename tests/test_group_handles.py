@@ -29,7 +29,7 @@ from lockkit.runtime import run
 from lockkit.runtime.proven import delete, listing
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, CommitUnknown, Table
-from lockkit.table.format.timeline import V6, instant_ms, instant_of
+from lockkit.table.format.timeline import V6, instant_ms, instant_of, load_timeline
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group import commit as group_commit
@@ -142,6 +142,29 @@ def test_an_interrupt_before_an_offer_says_that_nothing_was_committed(url: str) 
         assert "was not committed; what it had written was taken back" in said
         assert "it is unknown" not in said
     assert values(url) == judged(url) == {"a": 0}
+
+
+@pytest.mark.parametrize("number", [1, 2, 4, 6])
+def test_an_overwrite_that_is_interrupted_gives_its_instant_back_so_that_nobody_waits_for_it(
+    url: str, number: int
+) -> None:
+    """Other writers give way to a pending overwrite for five seconds."""
+    with Table(url) as table:
+        table.append(rows("a"))
+        published(table)
+        asked = list[str]()
+
+        def before(request: str) -> None:
+            asked.append(request)
+            if len(asked) == number:
+                raise KeyboardInterrupt
+
+        spy(table, before)
+        with pytest.raises(KeyboardInterrupt):
+            table.overwrite(rows("b"))
+    now = run(load_timeline(names_at(url)), open_store(url), Clock())
+    assert any("replacecommit.requested" in each for each in asked) and not now.pending
+    assert values(url) == {"a": 0}
 
 
 def test_an_interrupt_after_an_offer_says_that_it_is_not_known_and_what_came_of_it(

@@ -909,7 +909,8 @@ def test_an_offer_is_first_looked_for_after_the_time_that_its_client_has_learned
     client.contended, client.lost = 4, LOST + 1
     client.answer_trips, client.soon_trips = (0.3, trips) if blind else (trips, 0.3)
     mine = GroupWrite(T(9), "mine", 1, frozenset({T(1)}), blind=blind, body=BODY, table="t",
-                      eager=blind, follows=True, surveyed=True, earlier=frozenset({T(8)}))  # fmt: skip
+                      eager=blind, follows=True, surveyed=True,
+                      earlier=frozenset({T(8)}))  # fmt: skip
     client.trip_ms, now_ms = 100, iter(range(0, 9_900, 100))
     after = fence_of((*decisions(1), GroupDecision(2, 2, COMMIT, mine.instant)))
 
@@ -924,7 +925,7 @@ def test_an_offer_is_first_looked_for_after_the_time_that_its_client_has_learned
 
     kind, asked = carried_out(offer(client, mine), answer)
     assert kind == COMMIT
-    assert [each.seconds for each in asked if isinstance(each, Sleep)] == [pytest.approx(trips / 10)]
+    assert [e.seconds for e in asked if isinstance(e, Sleep)] == [pytest.approx(trips / 10)]
     learned = client.soon_trips if blind else client.answer_trips
     assert learned == pytest.approx(trips - SOONER)
     assert (client.answer_trips if blind else client.soon_trips) == 0.3
@@ -949,8 +950,9 @@ def test_an_owner_whose_base_has_left_the_window_raises_it_once_and_decides(clas
     window = tuple(replace(each, seq=each.seq + 4, writes=named) for each in decisions(2))
     fence = fence_of(window, first=5, published=6)
     client = client_of(fence)
-    mine = GroupWrite(T(9), "mine", 1, frozenset(), writes=named if clashes else frozenset({("p", "g")}),
-                      body=BODY, table="t", surveyed=True)  # fmt: skip
+    writes = named if clashes else frozenset({("p", "g")})
+    mine = GroupWrite(T(9), "mine", 1, frozenset(), writes=writes, body=BODY, table="t",
+                      surveyed=True)  # fmt: skip
     sent, lists = list[tuple[str, bytes]](), list[str]()
 
     def answer(request: Any) -> Any:
