@@ -23,21 +23,25 @@ from test_group_table import (
 )
 
 from lockkit.clock import Clock
-from lockkit.errors import TableError
+from lockkit.errors import StoreError, TableError
 from lockkit.protocol.outcome import Found, Missing, NotModified, PreconditionFailed, Unknown
 from lockkit.runtime import run
 from lockkit.runtime.proven import delete, listing
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, CommitUnknown, Table
 from lockkit.table.format.timeline import V6, instant_ms, instant_of, load_timeline
+from lockkit.table.occ.conflict import SIMPLE
 from lockkit.table.occ.fence import FENCE_KEY
 from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group import commit as group_commit
 from lockkit.table.occ.group import process as group_process
+from lockkit.table.occ.group import publish as group_publish
 from lockkit.table.occ.group.client import GroupClient
-from lockkit.table.occ.group.commit import prove_data
+from lockkit.table.occ.group.commit import FAST_RUN_MAX, prove_data
 from lockkit.table.occ.group.decision import GroupFence
 from lockkit.table.occ.group.fence import OFFERS, format_group_fence, read_group_fence
+from lockkit.table.occ.group.mode import emptied
+from lockkit.table.occ.group.publish import publish_in_group
 from lockkit.table.write.groups import FileBuffer
 from lockkit.table.writer import TableWrite
 
@@ -253,6 +257,41 @@ def test_an_upsert_whose_decision_has_no_answer_keeps_its_files_until_nothing_ca
     with Table(url) as table:
         table.upsert(rows("b"))
     assert values(url) == judged(url)
+
+
+def test_a_commit_that_was_decided_is_not_denied_because_its_decision_cannot_be_read(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has left the window, and a second call finds it in the timeline."""
+    made, right = list[Any](), group_publish._write_of
+
+    def write_of(client: Any, prepared: Any) -> Any:
+        made.append(prepared)
+        return right(client, prepared)
+
+    monkeypatch.setattr(group_publish, "_write_of", write_of)
+    with Table(url) as table:
+        mine = table.append(rows("a"))
+        published(table)
+        fence, _ = run(read_group_fence(), table.store, Clock())
+        (Path(url.removeprefix("file://")) / FENCE_KEY).write_bytes(
+            format_group_fence(emptied(fence))
+        )
+        lists = list[str]()
+
+        def denied(request: str) -> None:
+            lists.extend([request] if request.startswith("list") else [])
+            if len(lists) == 2:
+                raise StoreError("denied")
+
+        context = table._upkeep.context
+        (client,) = context.together
+        client.known, client.wins = None, FAST_RUN_MAX
+        assert publish_in_group(context, made[0], SIMPLE).instant == mine.instant
+        spy(table, denied)
+        client.known, client.wins = None, FAST_RUN_MAX
+        with pytest.raises(CommitUnknown, match="denied"):
+            publish_in_group(context, made[0], SIMPLE)
 
 
 def test_an_offer_that_nobody_can_decide_is_reported_as_unknown_with_where_to_look(

@@ -135,8 +135,7 @@ def repair(args: argparse.Namespace) -> int:
             plan = _planned(store, args.decided)  # what it would do now, under the lock
             if plan is None:
                 return _sound(args)
-            way = carry_out(plan, lock.fence, believe=lock.assert_held)
-            forward = run(way, store, Clock())
+            forward = run(carry_out(plan, lock.fence, believe=lock.assert_held), store, Clock())
     visible = f"; {', '.join(forward)} is visible now" if forward else ""
     report(args, {"repaired": True, "published": list(forward)} | said, f"repaired{visible}")
     return OK

@@ -114,9 +114,8 @@ def publish_together(
         others = _under_way(instant, append.beside) - client.ours
         see_others(client, write, others, append.beside.foreign)
     write.follows &= write.listed
-    open_ = (each for each in write.earlier if not decision_in(client.known, each))
-    if write.listed and any(open_):  # what is decided may be its own, and is only not published
-        client.contended = CONTENDED_FOR
+    if write.listed and any(not decision_in(client.known, each) for each in write.earlier):
+        client.contended = CONTENDED_FOR  # what is decided may be its own, not published yet
     write.only, write.began = (append.only, append.began) if append is not None else ("", 0)
     try:
         view = None
@@ -135,6 +134,7 @@ def publish_together(
         kind = yield from decided(client, write, view=view)
         if kind == PASSED:
             raise passed(instant, client.known.newest if client.known else "")
+        write.sent |= kind == COMMIT  # no error from here on says that it is not committed
         entry = yield from _entry_of(client, instant, kind)
         if kind == COMMIT and entry is not None:
             client.behind.append(entry)
