@@ -29,6 +29,7 @@ from lockkit.runtime import run
 from lockkit.runtime.proven import delete, listing
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, CommitUnknown, Table
+from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.timeline import V6, instant_ms, instant_of, load_timeline
 from lockkit.table.occ.conflict import SIMPLE
 from lockkit.table.occ.fence import FENCE_KEY
@@ -41,7 +42,7 @@ from lockkit.table.occ.group.commit import FAST_RUN_MAX, prove_data
 from lockkit.table.occ.group.decision import GroupFence
 from lockkit.table.occ.group.fence import OFFERS, format_group_fence, read_group_fence
 from lockkit.table.occ.group.mode import emptied
-from lockkit.table.occ.group.publish import publish_in_group
+from lockkit.table.occ.group.publish import CONFIG_EVERY_MS, publish_in_group
 from lockkit.table.write.groups import FileBuffer
 from lockkit.table.writer import TableWrite
 
@@ -516,3 +517,63 @@ def test_a_writer_whose_own_last_commit_is_not_published_yet_is_not_among_others
         client.ahead.clear()
         table.append(rows("c"))
         assert not client.contended
+
+
+def test_a_conflict_is_reported_though_its_tombstone_cannot_be_written(url: str) -> None:
+    with Table(url) as one, Table(url) as other:
+        one.upsert(rows("a"))
+        published(one)
+        met = list[str]()
+
+        def before(request: str) -> None:
+            if request == f"put {FENCE_KEY}" and not met:
+                met.append(other.upsert(rows("a", v=1)).instant)
+                published(other)
+            if met and request.startswith("put") and request.endswith(".offer"):
+                met.append(request)
+                raise StoreError("denied")
+
+        spy(one, before)
+        with pytest.raises(CommitConflict, match="wrote a file group that this commit writes too"):
+            one.upsert(rows("a", v=2))
+        assert len(met) > 1
+    assert values(url) == judged(url) == {"a": 1}
+
+
+@pytest.mark.parametrize("later_ms", [CONFIG_EVERY_MS, -60_000], ids=["later", "clock put back"])
+def test_a_busy_handle_reads_the_properties_again_after_a_while_and_refuses_what_has_changed(
+    url: str, later_ms: int
+) -> None:
+    properties = Path(url.removeprefix("file://")) / PROPERTIES_KEY
+    asked = list[str]()
+    with Table(url) as table:
+        table.append(rows("a"))
+        published(table)
+        body = properties.read_bytes()
+        assert b"urlencode=true" in body
+        properties.write_bytes(body.replace(b"urlencode=true", b"urlencode=false"))
+        (client,) = table._upkeep.context.together
+        client.checked_ms -= later_ms
+        spy(table, asked.append)
+        with pytest.raises(TableError, match="the table changed under this commit"):
+            table.append(rows("b"))
+        table.append(rows("c"))
+        asked.clear()
+        table.append(rows("d"))
+        assert not [each for each in asked if each.endswith(PROPERTIES_KEY)]
+    assert values(url) == judged(url) == dict.fromkeys("acd", 0)
+
+
+def test_an_upsert_without_a_listing_knows_how_many_requests_were_sent_before_it_began(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is carried over none of them: they may have had their effect before."""
+    monkeypatch.setattr(group_process, "BUSY_MS", 600_000)
+    with Table(url) as table:
+        for v in range(3):
+            table.upsert(rows("a", v=v))
+            published(table)
+        (client,) = table._upkeep.context.together
+        before = client.process.sent
+        table.upsert(rows("a", v=9))
+        assert client.writing.only and client.writing.began == before > 0
