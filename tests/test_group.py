@@ -24,12 +24,15 @@ from lockkit.table.occ.group.decision import (
     WINDOW_MOST,
     GroupFence,
     Offer,
+    close_for,
     decide,
     evict,
+    proven_until,
     reaches,
     refuse,
     seen_until,
     shows_left,
+    whole,
 )
 from lockkit.table.occ.group.fence import (
     format_group_fence,
@@ -127,6 +130,44 @@ def test_a_late_instant_needs_a_listing_that_its_owner_or_the_decider_made() -> 
     assert kinds(decide(fence, [offer(4)], attempt="2", timely={T(4)}))[-1] == (T(4), "commit")
 
 
+def test_no_late_commit_and_no_archiver_lowers_what_the_fence_has_reached() -> None:
+    """Otherwise later ones are accepted behind a reader, or an archived one is decided again."""
+    fence = decide(EMPTY, [offer(5)], attempt="1")
+    after = decide(fence, [offer(4, reserved=True)], attempt="2")
+    assert kinds(after)[-1] == (T(4), "commit") and after.newest == T(5)
+    closed = close_for(replace(EMPTY, archived=T(9)), T(1), (), "3")
+    assert closed is not None and closed.archived == T(9)
+
+
+def test_an_offer_to_another_table_is_not_decided() -> None:
+    fence = replace(EMPTY, table="here")
+    mine, others = (replace(offer(n, blind=True), table=of) for n, of in ((1, "here"), (2, "gone")))
+    assert kinds(decide(fence, [mine, others], attempt="1")) == [(T(1), "commit")]
+
+
+def test_an_overwrite_does_not_conflict_with_what_was_refused_or_rolled_back() -> None:
+    over = Offer(T(3), 0, frozenset({whole("eu")}))
+    for why in ("", "late"):
+        fence = refuse(EMPTY, T(1), "1", why=why)
+        assert kinds(decide(fence, [over], attempt="2"))[-1] == (T(3), "commit")
+    fence = decide(EMPTY, [offer(1, blind=True)], attempt="1")
+    assert kinds(decide(fence, [over], attempt="2"))[-1] == (T(3), "conflict")
+
+
+def test_what_has_left_the_window_counts_as_proven() -> None:
+    """A rollback that makes room does not count it."""
+    one = decide(EMPTY, [offer(1)], attempt="1")
+    fence = replace(one, first=5, published=2, window=(replace(one.window[0], seq=5),))
+    assert (proven_until(fence, ()), proven_until(fence, {5})) == (4, 5)
+
+
+def test_an_append_with_the_tables_columns_keeps_nobody_from_adding_one() -> None:
+    before = replace(EMPTY, schema="old")
+    fence = decide(before, [replace(offer(1, blind=True), schema="old")], attempt="1")
+    grows = replace(offer(2), schema="new", grows_schema=True)
+    assert kinds(decide(fence, [grows], attempt="2"))[-1] == (T(2), "commit")
+
+
 def test_a_schema_grows_only_from_the_one_that_the_owner_has_seen() -> None:
     old, new = offer(2), replace(offer(1), schema="new", grows_schema=True)
     other = replace(offer(3), schema="other", grows_schema=True)
@@ -189,6 +230,8 @@ def test_a_listing_of_a_commit_shows_earlier_rounds_and_in_version_9_all_before_
     fence = decide(first, [offer(3), offer(4), offer(5)], attempt="2")
     assert seen_until(fence, {T(4)}.__contains__) == 2
     assert seen_until(fence, {T(3), T(5)}.__contains__) == 3
+    refused = decide(EMPTY, [offer(1, "a"), offer(2, "a"), offer(3, "b")], attempt="1")
+    assert seen_until(refused, {T(1), T(3)}.__contains__) == 3
     nine = decide(decide(EMPTY_9, [offer(1), offer(2)], attempt="1"), [offer(3)], attempt="2")
     assert seen_until(nine, {T(2)}.__contains__) == 2
     assert seen_until(nine, {T(1), T(3)}.__contains__) == 3

@@ -981,6 +981,55 @@ def test_an_owner_whose_base_has_left_the_window_raises_it_once_and_decides(clas
         assert raised is not None and raised.base == fence.last == mine.base
 
 
+def test_an_owner_that_lost_the_fence_looks_again_and_is_not_decided_a_second_time() -> None:
+    before = fence_of(decisions(1), published=1)
+    client = client_of(before)
+    mine = GroupWrite(T(9), "mine", 1, frozenset({T(1)}), body=BODY, table="t", surveyed=True)
+    its = GroupDecision(2, 2, COMMIT, mine.instant, T(9_100))
+    after = fence_of((*before.window, its), published=1)
+    sent = list[str]()
+
+    def answer(request: Any) -> Any:
+        match request:
+            case Parallel(procedures):
+                return tuple(carried_out(each, answer)[0] for each in procedures)
+            case Put(key):
+                sent.append(key)
+                return PreconditionFailed() if key == FENCE_KEY else Applied("o")
+            case Get():
+                lost = FENCE_KEY in sent
+                return Found(format_group_fence(after if lost else before), f"v{1 + lost}")
+            case List():
+                return Listing([])
+        return instant_ms(T(9)) if isinstance(request, WallMs) else "attempt"
+
+    assert carried_out(offer(client, mine), answer)[0] == COMMIT
+    assert sent == [mine.offered, FENCE_KEY]
+
+
+@pytest.mark.parametrize("offered_first", [False, True])
+def test_an_owner_whose_own_replacement_of_the_fence_refuses_its_commit_says_so(
+    offered_first: bool
+) -> None:
+    named = frozenset({("p", "f")})
+    fence = fence_of(decisions(1, writes=named), published=1)
+    client = client_of(fence)
+    mine = GroupWrite(T(9), "mine", 0, frozenset(), writes=named, body=BODY, table="t",
+                      surveyed=True)  # fmt: skip
+    view = GroupView(fence, "v1", {}, frozenset())
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, Parallel):
+            return tuple(carried_out(each, answer)[0] for each in request.procedures)
+        found = Found(format_group_fence(fence), "v1")
+        return {Put: Applied("v2"), Get: found, List: Listing([]), WallMs: instant_ms(T(9)),
+                Unique: "attempt"}[type(request)]  # fmt: skip
+
+    way = offer(client, mine) if offered_first else decided(client, mine, view=view)
+    assert carried_out(way, answer)[0] == REFUSED
+    assert client.known is not None and client.known.window[-1].why == "conflict"
+
+
 @pytest.mark.parametrize("refused", [PreconditionFailed(), Throttled(None)], ids=["lost", "429"])
 def test_an_append_offered_beside_its_replacement_is_not_offered_again_and_stays_sent(
     refused: WriteAnswer
