@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deaths import AtRequest, Died, Mortal
 from spark_world import KEYS, MARKS, SAID, by_hudi_rs, frame, spooled, stored
-from test_spark_stream import arrive, crash_and_repeat, ingest, work
+from test_spark_stream import arrive, crash_and_repeat, ingest, kept, work
 
 from lockkit.clock import Clock
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Missing
-from lockkit.runtime import run
+from lockkit.runtime import SiblingInterrupted, run
 from lockkit.spark import foreach_batch, write
+from lockkit.spark.place import TableAddress
+from lockkit.spark.spool import LocalSpool, land
 from lockkit.spark.streamer import Streamer
 from lockkit.stores import open_store
 from lockkit.table import Table
 from lockkit.table.format.properties import load_config
+from lockkit.table.occ.fence import FENCE_KEY
+from lockkit.table.occ.group import publish as group_publish
 from lockkit.table.occ.group.fence import read_group_fence
+from lockkit.table.occ.group.process import GroupProcess
 from lockkit.table.services.upkeep import NoLockTaken
 
 pytestmark = MARKS
@@ -90,6 +98,49 @@ def test_a_batch_that_is_sent_again_after_its_commit_is_decided_once(
 def test_a_batch_of_a_crashed_run_is_decided_once(here: Any, at: str) -> None:
     crash_and_repeat(here, at, "group")
     assert stored(here) == [("a", "EU", 1), ("b", "EU", 1)] == by_hudi_rs(here)
+
+
+@pytest.mark.parametrize(("overtaken", "step"), [
+    (True, 7), *(pytest.param(each, 1, marks=pytest.mark.soak) for each in (False, True)),
+])  # fmt: skip
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_batch_whose_run_dies_at_any_request_is_decided_once(
+    here: Any, monkeypatch: pytest.MonkeyPatch, sent: bool, overtaken: bool, step: int
+) -> None:
+    """If another writer overtakes the run, it leaves an offer, which that writer decides later."""
+    expected: list[tuple[str, str, int]] = []
+
+    def append(name: str) -> None:
+        other.append(pa.table({"id": [name], "region": ["EU"], "at": [1], "v": [0]}))
+        expected.append((name, "EU", 0))
+
+    def died(most: int, rows: tuple[LocalSpool, Any, dict[str, str]]) -> bool:
+        mortal: Any = Mortal(open_store(**here), most, sent=sent)
+        store: Any = mortal
+        if overtaken:
+            fence: Any = ("put", FENCE_KEY)
+            store = AtRequest(store, lambda *asked: asked == fence,
+                              lambda send: (append(f"m{most}"), send())[1])  # fmt: skip
+        with monkeypatch.context() as dying, suppress(Died, SiblingInterrupted):
+            dying.setattr(TableAddress, "open", lambda *_, **__: store)
+            dying.setattr(TableAddress, "data", lambda *_: store)
+            dying.setattr(group_publish, "process_of", lambda *_: GroupProcess())
+            land(*rows, ("q", most))
+        return bool(mortal.struck)
+
+    with Table(**here) as other:
+        append("first")
+        most, dies = 1, True
+        while dies:
+            rows = kept(here, (f"k{most}", "EU", 1, most), mode="group")
+            dies = died(most, rows)
+            if overtaken:
+                append(f"n{most}")
+            for _ in range(2):
+                land(*rows, ("q", most))
+            expected.append((f"k{most}", "EU", most))
+            most += step
+    assert stored(here) == by_hudi_rs(here) == sorted(expected)
 
 
 def test_a_stream_whose_options_describe_a_lock_is_warned_that_no_commit_takes_it(
