@@ -237,7 +237,7 @@ def take(
             if not isinstance(made, Found):
                 return replace(offer, version=made)
         # Writers that collide at one instant spread over the next ones.
-        spread = len(LANES) * (zlib.crc32(f"{attempt}{tries}".encode()) % (2 * tries + 1))
+        spread = len(LANES) * (zlib.crc32(f"{attempt}{tries}".encode()) % (8 << min(tries, 2)))
         now_ms = next_instant_ms(known.newest, (yield WallMs()), action, 0, grouped)
         at_ms = max(next_instant_ms("", at_ms + 1, action, 0, grouped), now_ms) + spread
     raise TableChanged(instant, f"and {TAKES_MAX - 1} more were taken by others", "try again")
