@@ -429,6 +429,26 @@ def test_an_upsert_among_others_begins_again_if_a_later_instant_is_completed_mea
     assert values(url) == judged(url) == {"a": 2, "b": 2, "d": 0}
 
 
+@pytest.mark.parametrize("operation", ["append", "upsert"])
+def test_among_others_the_properties_are_read_beside_the_listing(url: str, operation: str) -> None:
+    """In a request of its own, the decision would come a round trip later, once in ten seconds."""
+    asked, beside = threading.Event(), list[bool]()
+    with Table(url) as one, Table(url) as other:
+        contending(one, other)
+
+        def meanwhile(request: str) -> None:
+            if "hoodie.properties" in request:
+                asked.set()
+            if request.startswith("list"):
+                beside.append(asked.wait(5))
+
+        one._upkeep.context.together[0].checked_ms = 0
+        spy(one, meanwhile)
+        getattr(one, operation)(rows("c", v=1))
+    assert beside and all(beside)
+    assert values(url) == judged(url) == {"a": 1, "b": 2, "c": 1}
+
+
 def test_an_offer_is_read_once(url: str) -> None:
     names = names_at(url)
     store, client, mine = open_store(url), GroupClient(names=names), Offer(T1, 0)

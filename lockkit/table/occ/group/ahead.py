@@ -32,6 +32,7 @@ from lockkit.table.occ.group.commit import FAST_RUN_MAX
 from lockkit.table.occ.group.decision import GroupFence
 from lockkit.table.occ.group.fence import parse_group_fence
 from lockkit.table.occ.group.refused import passed
+from lockkit.table.occ.group.settings import survey_checked
 from lockkit.table.occ.group.tail import as_decided, give_way
 from lockkit.table.occ.group.view import has_gap
 from lockkit.table.occ.transaction import (
@@ -39,7 +40,6 @@ from lockkit.table.occ.transaction import (
     Transaction,
     Trying,
     first_file,
-    survey,
     take,
 )
 
@@ -117,7 +117,8 @@ class GroupAppend:
         self.listed = ListedBeside(client.known, client.known, client.version)
         window = client.known.window if client.known else ()
         self.coming = frozenset(each.instant for each in window if each.seq not in client.proven)
-        (transaction, now), _ = yield Parallel((survey(taken), read_beside(client, self.listed)))
+        both = survey_checked(client, taken), read_beside(client, self.listed)
+        (transaction, now), _ = yield Parallel(both)
         client.timeline, client.listed_after = now, _listed_after(taken)
         if transaction is not None:
             yield from give_way(taken.names, taken.instant, taken.action, now, client.met)
@@ -203,7 +204,7 @@ class GroupRewrite(GroupAppend):
             if seen is not None:
                 return Transaction(taken, seen, lambda: self.list_beside(taken)), seen
         self.listed = ListedBeside(client.known, None)
-        transaction, now = yield from survey(taken, client.met)
+        transaction, now = yield from survey_checked(client, taken, client.met)
         client.timeline, client.listed_after = now, after
         if now.fence is not None:
             self.listed.fence, self.listed.version = now.fence
@@ -216,10 +217,10 @@ class GroupRewrite(GroupAppend):
         to an earlier overwrite it lists again; that overwrite is later than its base.
         """
         client = self.client
-        transaction, now = yield from survey(taken)
+        transaction, now = yield from survey_checked(client, taken)
         of = (taken.names, taken.instant, taken.action, now, client.met)
         if transaction is not None and (yield from give_way(*of)):
-            transaction, now = yield from survey(taken)
+            transaction, now = yield from survey_checked(client, taken)
         client.timeline, client.listed_after = now, _listed_after(taken)
         client.overtaken = OVERTAKEN_FOR if transaction is None else 0
         if transaction is None:
@@ -345,8 +346,7 @@ def is_busy(client: GroupClient) -> bool:
 
 
 def reserve_ahead(client: GroupClient, before: TakenInstant) -> Procedure[None]:
-    """Reserve the next append's instant by one request: among others two round trips ahead, as
-    it lists in the second one. If that fails, the append takes another."""
+    """Reserve the next append's instant, among others two round trips ahead: then it lists."""
     newest = max(before.instant, before.known.newest)
     known, sent_ms = replace(before.known, newest=newest), client.boot_ms()
     attempt, wall_ms = (yield Unique()), (yield WallMs())

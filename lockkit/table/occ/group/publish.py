@@ -10,13 +10,12 @@ from typing import Any, Protocol
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError, Unanswered
-from lockkit.runtime import Note, Procedure, Unique, WallMs, run
+from lockkit.runtime import Note, Procedure, Unique, run
 from lockkit.runtime.proven import all_of
 from lockkit.sinks import Emit
 from lockkit.stores import Store
 from lockkit.table.errors import BrokenFence, CommitUnknown, ModeSwitched, NoTable, TableChanged
 from lockkit.table.format.layout import NO_COMMIT, parse_commit
-from lockkit.table.format.properties import recheck_config
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
@@ -48,13 +47,13 @@ from lockkit.table.occ.group.gone import confirmed, is_gone, note_gone
 from lockkit.table.occ.group.outcomes import bury, publish_round, publishes
 from lockkit.table.occ.group.process import process_of
 from lockkit.table.occ.group.refused import noting, passed, refusal_of, shown_in
+from lockkit.table.occ.group.settings import recheck
 from lockkit.table.occ.group.view import has_gap, known_decisions, look, view_beside
 from lockkit.table.occ.group.waiting import newest_known, others_publish
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, deferred
 from lockkit.table.occ.transaction import Transaction
 
-CONFIG_EVERY_MS = 10_000  # how often a client reads the table's properties again
 OWNER_PATIENCE_S = 0.5
 """After so long an owner publishes what another client has decided and not published."""
 
@@ -252,20 +251,12 @@ def saves_time(client: GroupClient, write: GroupWrite) -> bool:
 
 
 def _recheck(client: GroupClient, prepared: Prepared) -> Procedure[None]:
-    """Read the properties, at most every ten seconds; and the fence in parallel if it is not
-    known."""
-    now_ms = yield WallMs()
-    reads: list[Procedure[Any]] = []
-    transaction = prepared.transaction
-    if not 0 <= now_ms - client.checked_ms < CONFIG_EVERY_MS:
-        reads.append(recheck_config(transaction.config, transaction.taken.known.config_version))
-    if client.known is None:
-        reads.append(read_group_fence())
-    if reads:
-        found = yield from all_of(reads)
-        client.checked_ms = now_ms
-        if client.known is None:
-            client.knows(*found[-1])
+    """Read the properties if they are due; and the fence in parallel if it is not known."""
+    unknown = client.known is None
+    reads: list[Procedure[Any]] = [read_group_fence()] if unknown else []
+    *found, _ = yield from all_of([*reads, recheck(client, prepared.transaction.taken)])
+    if unknown:
+        client.knows(*found[0])
 
 
 def _raise_format(client: GroupClient) -> Procedure[None]:
