@@ -236,8 +236,10 @@ def take(
             made = yield from create(known.config.names.requested(instant, action), body)
             if not isinstance(made, Found):
                 return replace(offer, version=made)
-        # Writers that collide at one instant spread over the next ones.
-        spread = len(LANES) * (zlib.crc32(f"{attempt}{tries}".encode()) % (8 << min(tries, 2)))
+        # Writers that collide at one instant spread over the next ones; with group commit, which
+        # has no lock, all of them may have begun at that time.
+        places = 8 << min(tries, 2) if grouped else 2 * tries + 1
+        spread = len(LANES) * (zlib.crc32(f"{attempt}{tries}".encode()) % places)
         now_ms = next_instant_ms(known.newest, (yield WallMs()), action, 0, grouped)
         at_ms = max(next_instant_ms("", at_ms + 1, action, 0, grouped), now_ms) + spread
     raise TableChanged(instant, f"and {TAKES_MAX - 1} more were taken by others", "try again")
