@@ -165,8 +165,9 @@ def test_without_an_answer_to_the_decision_a_deleted_table_leaves_it_unknown(url
 
 @pytest.mark.parametrize("write", ["append", "upsert"])
 @pytest.mark.parametrize("commits", [0, 1, 2])
+@pytest.mark.parametrize("version", [9, 6])
 def test_a_writer_commits_nothing_to_a_table_that_was_made_in_the_place_of_its_own(
-    url: str, write: str, commits: int
+    url: str, write: str, commits: int, version: int
 ) -> None:
     with Table(url) as table:
         for each in "ab"[:commits]:
@@ -174,7 +175,7 @@ def test_a_writer_commits_nothing_to_a_table_that_was_made_in_the_place_of_its_o
         published(table)
         if not commits:
             table.refresh()
-        before_fence(table, lambda: made_again(url))
+        before_fence(table, lambda: made_again(url, version=version))
         with pytest.raises(TableChanged, match="another table's"):
             getattr(table, write)(rows("c"))
         table.append(rows("d"))

@@ -39,7 +39,7 @@ from lockkit.table.format.log_blocks import (
     gaps,
     joined,
 )
-from lockkit.table.format.property_keys import checksum
+from lockkit.table.format.property_keys import MERGER, MERGERS, checksum
 from lockkit.table.format.readable import readable
 from lockkit.table.format.timeline import V6, V9, TimelineNames, parse_timeline
 from lockkit.table.read import reader
@@ -514,6 +514,18 @@ def test_ordering_fields_are_read_from_the_properties() -> None:
     assert readable({**KEYS, "hoodie.record.merge.mode": "COMMIT_TIME_ORDERING"}).ordering == ()
 
 
+@pytest.mark.parametrize("key", MERGER)
+def test_a_merger_of_its_own_is_refused_by_name_if_no_mode_says_how_rows_are_merged(
+    key: str
+) -> None:
+    """Hudi 0.13 to 0.15 merge as it says; from 1.0 on they know it by another name."""
+    older = {**KEYS, "hoodie.table.version": "6", "hoodie.timeline.layout.version": "1"}
+    del older["hoodie.record.merge.mode"]
+    readable({**older, key: MERGERS[0]})
+    with pytest.raises(UnsupportedTable, match=f"{key}=1111.*its own code"):
+        readable({**older, key: "1111-2222"})
+
+
 @pytest.mark.parametrize(("key", "value", "reason"), [
     ("hoodie.record.merge.mode", "CUSTOM", "com.example.Mine"),
     ("hoodie.table.cdc.enabled", "true", "CDC"),
@@ -522,6 +534,7 @@ def test_ordering_fields_are_read_from_the_properties() -> None:
     ("hoodie.populate.meta.fields", "false", "record key"),
     ("hoodie.table.version", "5", "not known"),
     ("hoodie.table.base.file.format", "ORC", "Parquet"),
+    ("hoodie.table.ro.file.format", "ORC", "Parquet"),
     ("hoodie.datasource.write.drop.partition.columns", "true", "partition columns"),
 ])  # fmt: skip
 def test_a_table_whose_rows_would_be_wrong_is_refused_with_the_reason(

@@ -383,6 +383,19 @@ def test_read_options_have_no_effect_in_a_write_and_vice_versa() -> None:
     check_options({"hoodie.index.type": "RECORD_INDEX"}, reading=True)
 
 
+@pytest.mark.parametrize(("key", "value", "same"), [
+    ("hoodie.datasource.merge.type", "skip_merge", "payload_combine"),
+    ("hoodie.query.as.ro.table", "true", "false"),
+    ("hoodie.datasource.read.extract.partition.values.from.path", "true", "false"),
+])  # fmt: skip
+def test_a_read_option_with_which_hudi_returns_other_rows_is_refused(
+    key: str, value: str, same: str
+) -> None:
+    check_options({key: same}, reading=True)
+    with pytest.raises(TableError, match=key):
+        check_options({key: value}, reading=True)
+
+
 def test_a_credential_is_never_shown() -> None:
     for key in ("client.secret", "connection.string"):
         with pytest.raises(TableError, match="set the Azure SDK's own") as error:

@@ -96,6 +96,8 @@ def test_where_the_later_commit_wins_nothing_is_compared() -> None:
         (6, {"hoodie.table.timeline.timezone": ""}, "not set, so LOCAL"),
         (6, {"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"}, "merges rows in another way"),
         (6, {"hoodie.record.merge.strategy.id": "1897ef5f-18bc"}, "merges rows in another way"),
+        (6, {"hoodie.compaction.record.merger.strategy": "1897ef5f"}, "merges rows in another way"),
+        (6, {"hoodie.table.ro.file.format": "ORC"}, "writes only Parquet"),
         (6, {"hoodie.record.merge.property.hoodie.payload.delete.field": "op"}, "by this rule"),
         (9, {"hoodie.record.merge.property.hoodie.payload.delete.marker": "D"}, "by this rule"),
         (6, {"hoodie.datasource.write.slash.separated.date.partitioning": "true"}, "one folder"),

@@ -55,6 +55,12 @@ KEY_CLASSES = {
     TIMESTAMP: "org.apache.hudi.keygen.TimestampBasedKeyGenerator",
 }  # fmt: skip
 """The class of each type of key generator."""
+MERGER = ("hoodie.record.merge.strategy.id", "hoodie.compaction.record.merger.strategy")
+"""The second one is the name of Hudi 0.13 to 0.15. So for the next."""
+MERGERS = ("eeb8d96f-b1e4-49fd-bbf8-28ac514178e5", "ce9acb64-bde0-424c-9b91-f6ebba25356d",
+           "00000000-0000-0000-0000-000000000000")  # fmt: skip
+"""By event time, by commit time, and as the payload's class says."""
+BASE_FORMAT = ("hoodie.table.base.file.format", "hoodie.table.ro.file.format")
 PRECOMBINE = "hoodie.table.precombine.field"
 ORDERING = "hoodie.table.ordering.fields"
 TIMEZONE = "hoodie.table.timeline.timezone"

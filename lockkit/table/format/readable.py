@@ -14,6 +14,7 @@ from lockkit.runtime.proven import read
 from lockkit.table.errors import NoTable, UnsupportedTable
 from lockkit.table.format.properties import HUDI, PROPERTIES_KEY, TableConfig
 from lockkit.table.format.property_keys import (
+    BASE_FORMAT,
     BY_COMMIT,
     BY_EVENT,
     DROP_COLUMNS,
@@ -25,6 +26,8 @@ from lockkit.table.format.property_keys import (
     MERGE_MODE,
     MERGE_ON_READ,
     MERGE_RULE,
+    MERGER,
+    MERGERS,
     ORDERING,
     PAYLOAD,
     PRECOMBINE,
@@ -130,7 +133,7 @@ def _reasons(keys: Mapping[str, str]) -> Iterator[str]:
 
 
 _MUST_BE = (
-    ("hoodie.table.base.file.format", "PARQUET", "only Parquet files are read"),
+    *((key, "PARQUET", "only Parquet files are read") for key in BASE_FORMAT),
     ("hoodie.table.multiple.base.file.formats.enable", "false", "only Parquet files are read"),
     (DROP_COLUMNS, "false", "its files lack the partition columns"),
     ("hoodie.table.cdc.enabled", "false", "change logs (CDC) are not read"),
@@ -142,10 +145,13 @@ def _not_merged(keys: Mapping[str, str]) -> Iterator[str]:
     """The reasons why rows of log files cannot be merged as Hudi merges them."""
     mode, payload = keys.get(MERGE_MODE, ""), keys.get(PAYLOAD, "")
     if mode not in ("", BY_EVENT, BY_COMMIT):
-        by = payload or keys.get("hoodie.record.merge.strategy.id", "")
+        by = payload or keys.get(MERGER[0], "")
         yield f"{MERGE_MODE}={mode[:40]}: rows are merged by its own code ({by[:120]})"
     elif not mode and payload not in ("", LATEST_PAYLOAD, *_EVENT_PAYLOADS):
         yield f"{PAYLOAD}={payload[:120]}: rows are merged by its own code"
+    for key in () if mode else MERGER:  # with a mode, no release of Hudi asks for the merger
+        if keys.get(key, MERGERS[0]) not in MERGERS:
+            yield f"{key}={keys[key][:40]}: rows are merged by its own code"
     if keys.get("hoodie.table.partial.update.mode", "NONE").upper() != "NONE":
         legacy = keys.get("hoodie.table.legacy.payload.class", "partial updates")
         yield (f"hoodie.table.partial.update.mode={keys['hoodie.table.partial.update.mode'][:40]}: "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lockkit.table.errors import RefusedOption, UnsupportedTable
 from lockkit.table.format.property_keys import (
+    BASE_FORMAT,
     BUCKET_INDEX,
     BUCKETS,
     BUCKETS_MAX,
@@ -35,6 +36,8 @@ from lockkit.table.format.property_keys import (
     MERGE_MODE,
     MERGE_ON_READ,
     MERGE_RULE,
+    MERGER,
+    MERGERS,
     METADATA,
     MODE,
     NUM_BUCKETS,
@@ -222,15 +225,12 @@ def _other_keys(says: Says, every: Mapping[str, str]) -> Iterator[str]:
 
 
 _OTHER_MERGE = "lockkit merges rows in another way"
-_ONE_OF = (
+_ONE_OF: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (MERGE_MODE, (BY_EVENT, BY_COMMIT), _OTHER_MERGE),
     (LOG_FORMAT, LOG_FORMATS, "lockkit writes log files in Avro or Parquet blocks"),
     (PAYLOAD, (EVENT_PAYLOAD, LATEST_PAYLOAD), _OTHER_MERGE),
-    # By event time, by commit time, and as the payload's class says.
-    ("hoodie.record.merge.strategy.id",
-     ("eeb8d96f-b1e4-49fd-bbf8-28ac514178e5", "ce9acb64-bde0-424c-9b91-f6ebba25356d",
-      "00000000-0000-0000-0000-000000000000"), _OTHER_MERGE),
-)  # fmt: skip
+    *((key, MERGERS, _OTHER_MERGE) for key in MERGER),
+)
 TIMELINE_MUST_BE = (
     ("hoodie.table.format", "native", "another format keeps its own timeline"),
     ("hoodie.timeline.path", "timeline", "lockkit expects the timeline there"),
@@ -238,7 +238,7 @@ TIMELINE_MUST_BE = (
 )  # for readers too
 _MUST_BE = (
     ("hoodie.populate.meta.fields", "true", "rows could not be merged by their record key"),
-    ("hoodie.table.base.file.format", "PARQUET", "lockkit writes only Parquet"),
+    *((key, "PARQUET", "lockkit writes only Parquet") for key in BASE_FORMAT),
     (DROP_COLUMNS, "false", "the partition's value could not be read back from its rows"),
     ("hoodie.table.cdc.enabled", "false", "lockkit does not write change logs"),
     ("hoodie.table.multiple.base.file.formats.enable", "false", "lockkit writes only Parquet"),

@@ -32,6 +32,7 @@ from lockkit.runtime.proven import all_of, create, delete, listing, put_once, re
 from lockkit.table.errors import CommitUnknown, ModeSwitched, TableBlocked
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
+from lockkit.table.format.property_keys import parse_properties
 from lockkit.table.format.timeline import V6, V9, Timeline, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, is_grouped
@@ -69,7 +70,7 @@ from lockkit.table.occ.group.fence import (
     parse_offer,
     read_group_fence,
 )
-from lockkit.table.occ.group.mode import from_group, has_group_fence, to_group
+from lockkit.table.occ.group.mode import LAST, from_group, has_group_fence, to_group
 from lockkit.table.occ.group.outcomes import publish
 from lockkit.table.occ.group.view import (
     GroupView,
@@ -411,7 +412,9 @@ class GroupRun(SeedRun):
         """A commit of the other mode: at once, since the rules of that mode are not run here."""
         instant = self._next(wall_ms)
         done = instant_of(instant_ms(instant) + 1) if self.names == V9 else None
-        number = max(self.decided, default=0) + 0.01
+        # A switch skips a number: a fence in between may have decided nothing.
+        keys = parse_properties(self.world.memory_store.objects[PROPERTIES_KEY].body)
+        number = max([int(keys.get(LAST, 0)), *self.decided]) + 0.01
         entry = {"seq": number, "round": 0, "kind": COMMIT,
                  "instant": instant, "completion": done}  # fmt: skip
         said = {"attempt": instant, "files": [], "seen": sorted(self.bodies), "horizon": "",

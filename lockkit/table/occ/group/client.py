@@ -157,13 +157,14 @@ class GroupClient:
 
     def knows(self, fence: GroupFence, version: Version) -> None:
         """Raises `TableChanged` if it is the fence of another table, made in this one's place."""
-        refuse_form(fence, self.names)
         if self.known is not None and self.known.table != fence.table:
             self.forget()
+            self.names = names_of(fence)
             raise TableChanged(
                 FENCE_KEY, "is another table's: the table was deleted and made again",
                 "open it again",
             )  # fmt: skip
+        refuse_form(fence, self.names)
         rounds = fence.round - (self.known.round if self.known else fence.round - 1)
         self.known, self.version, self.knew_ms = fence, version, self.boot_ms()
         if rounds > 0:
