@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -665,3 +666,13 @@ def test_a_clustering_beside_a_writer_and_its_upsert_keep_both_decisions(
     fence, _ = run(read_group_fence(), open_store(url), Clock())
     assert {each.instant for each in done} <= {each.instant for each in fence.window}
     assert values(url) == judged(url) == dict.fromkeys("abcd", 0) | {"a": 1, "b": 1}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
+def test_a_forked_child_does_not_wait_for_what_a_thread_of_its_parent_held() -> None:
+    child = get_context("fork").Process(target=group_process.process_of, args=("file:///t", ""))
+    with group_process._OPENING:
+        child.start()
+    child.join(20)
+    child.kill()
+    assert child.exitcode == 0

@@ -86,6 +86,20 @@ def test_the_snapshot_is_what_hudi_reads(hudi_made: Path, name: str) -> None:
     assert ours(hudi_made, name) == expected
 
 
+@pytest.mark.parametrize("name", ["cow9", "cow9_archived", "mor6", "mor9"])
+@pytest.mark.parametrize("backup", ["backup", "EU/old"])
+def test_files_in_a_folder_that_is_no_partition_are_not_read(
+    hudi_made: Path, tmp_path: Path, name: str, backup: str
+) -> None:
+    """Hudi knows a partition by its partition file: somebody copied data files beside it."""
+    shutil.copytree(hudi_made / name, tmp_path / name)
+    (tmp_path / name / backup).mkdir()
+    for each in (tmp_path / name / "EU").iterdir():
+        if each.is_file() and "partition_metadata" not in each.name:
+            shutil.copy(each, tmp_path / name / backup)
+    assert ours(tmp_path, name) == plain(answers(hudi_made, name)["snapshot"])
+
+
 @pytest.mark.parametrize("name", MERGED)
 def test_base_files_alone_are_what_hudi_reads(hudi_made: Path, name: str) -> None:
     said = answers(hudi_made, name)

@@ -27,6 +27,7 @@ from lockkit.table.format.column_ids import (
 from lockkit.table.format.layout import (
     BASE_FILE,
     LOG_FILE,
+    PARTITION_FILE,
     CommitFiles,
     FileGroup,
     parse_commit,
@@ -107,11 +108,12 @@ def cannot_begin(names: TimelineNames, instant: str) -> Procedure[bool]:
 
 
 def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
-    """Every data file; `now` must be listed before.
+    """Every data file; `now` must be listed before. Hudi's readers know no other folder than those
+    with a partition file, so what was copied into another one is no row.
 
     A request in the name of an archived commit hides none of its files: see `_without_late`.
     """
-    bases, logs, histories = [], [], []
+    bases, logs, histories, partitions = [], [], [], set()
     entries, prefix = (yield from listing("")), table.config.archive_prefix
     for entry in entries:
         if HISTORY_FILE.fullmatch(entry.key):
@@ -119,7 +121,9 @@ def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
         if entry.key.startswith(HOODIE) or not is_inside(entry.key):
             continue
         partition, _, name = entry.key.rpartition("/")
-        if found := BASE_FILE.fullmatch(name):
+        if name.startswith(PARTITION_FILE):
+            partitions.add(partition)
+        elif found := BASE_FILE.fullmatch(name):
             bases.append(Slice(partition, found[1], found[3], entry.key))
         elif table.merged and (found := LOG_FILE.fullmatch(name)):
             group = (partition, found[1])
@@ -127,6 +131,8 @@ def list_files(table: ReadableTable, now: Timeline) -> Procedure[Listed]:
     archives = table.config.names.layout == 1 or any(
         each.key.startswith(prefix) and not each.key.endswith(NO_ARCHIVE) for each in entries
     )
+    bases = [each for each in bases if each.partition in partitions]
+    logs = [each for each in logs if each[0][0] in partitions]
     files = tuple(bases), tuple(sorted(logs)), tuple(sorted(histories))
     listed = Listed(table, now, *files, archives)
     if any(each < listed.first for each in now.pending):

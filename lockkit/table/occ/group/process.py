@@ -258,6 +258,15 @@ _OPEN: WeakValueDictionary[tuple[int, str, str], GroupProcess] = WeakValueDictio
 _OPENING = threading.Lock()
 
 
+def _begin_anew() -> None:
+    """At the fork, another thread of the parent may have held the lock."""
+    global _OPENING
+    _OPENING = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
 def process_of(url: str, server: str) -> GroupProcess:
     """The threads for a table's address; a forked child has its own."""
     with _OPENING:
