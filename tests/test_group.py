@@ -103,6 +103,15 @@ def test_a_fence_with_a_decision_of_no_known_kind_is_broken() -> None:
             parse_group_fence(body.replace(b'"commit"', kind))
 
 
+def test_a_fence_that_lacks_a_decision_or_counts_one_too_many_as_published_is_broken() -> None:
+    fence = decide(EMPTY, [offer(1), offer(2), offer(3)], attempt="a")
+    one, _, three = fence.window
+    gap = replace(fence, window=(one, three))
+    for wrong, why in ((gap, "decision 2 is missing"), (replace(fence, published=4), "counts")):
+        with pytest.raises(BrokenFence, match=why):
+            parse_group_fence(format_group_fence(wrong))
+
+
 @pytest.mark.parametrize("name", ["newest", "since", "archived", "completion"])
 def test_a_fence_whose_own_instants_are_none_is_broken(name: str) -> None:
     for value in ("x", "<b>", "20261301000000000"):

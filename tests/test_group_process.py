@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from multiprocessing import get_context
@@ -178,6 +179,20 @@ def test_a_view_becomes_that_of_another_threads_fence_if_no_decision_between_is_
     assert client.version == ("v5" if first == 3 else "v2")
 
 
+@pytest.mark.parametrize(("only", "judged_too"), [("v5", True), ("v4", False)])
+def test_a_thread_decides_no_rewrite_whose_snapshot_shows_another_fence(
+    only: str, judged_too: bool
+) -> None:
+    """A commit in between may hold its keys in another file group, and no fence compares that."""
+    process, view = GroupProcess(), GroupView(decided_up_to(5), "v5", {}, frozenset())
+    write = GroupWrite("20250106101210000", "a", 5, frozenset(), table="t", only=only)
+    mine = GroupWrite("20250106101210001", "b", 5, frozenset(), table="t")
+    for each in (write, mine):
+        process.waiting.append(WaitingCommit(each, 5, threading.Lock(), 1))
+    found = [each.instant for each in process.offers(view, process.waiting[1])]
+    assert found == [write.instant] * judged_too + [mine.instant]
+
+
 @pytest.mark.parametrize("first", [3, 4])
 def test_a_thread_decides_for_another_one_only_what_its_fence_can_judge(first: int) -> None:
     process, view = GroupProcess(), GroupView(decided_up_to(5, first), "v5", {}, frozenset())
@@ -191,6 +206,22 @@ def test_a_thread_decides_for_another_one_only_what_its_fence_can_judge(first: i
     assert found == [write.instant] * judged_too + [mine.instant]
     assert (write.sent, write.doubtful) == (judged_too, judged_too), "its owner may not deny it"
     assert not mine.sent
+
+
+@pytest.mark.parametrize(
+    "why", ["", "it is decided", "it may be decided", "it may be passed", "it waits no more"]
+)
+def test_a_thread_decides_nothing_for_another_one_that_may_be_decided_or_passed(why: str) -> None:
+    its, last = "20250106101210000", 2 if why == "it may be decided" else 5
+    fence = replace(decided_up_to(5, 4), newest="20250106101219999")
+    before = {its: GroupDecision(3, 3, COMMIT, its)} if why == "it is decided" else {}
+    process, view = GroupProcess(), GroupView(fence, "v5", before, frozenset())
+    listed = why != "it may be passed"
+    write = GroupWrite(its, "a", 5, frozenset(), table="t", blind=True, listed=listed)
+    over = why == "it waits no more"
+    process.waiting.append(WaitingCommit(write, last, threading.Lock(), 1, over=over))
+    found = process.offers(view, WaitingCommit(write, last, threading.Lock(), 2))
+    assert bool(found) == write.sent == (not why)
 
 
 def test_of_two_upserts_of_one_file_group_that_wait_the_first_is_decided() -> None:

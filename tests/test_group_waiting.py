@@ -59,7 +59,7 @@ from lockkit.table.format.timeline import (
     load_timeline,
     parse_timeline,
 )
-from lockkit.table.occ.fence import COMMIT, FENCE_KEY, digest
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, ROLLBACK, digest
 from lockkit.table.occ.group.ahead import (
     LEFT_MAX,
     SPREAD_MAX_MS,
@@ -77,6 +77,7 @@ from lockkit.table.occ.group.client import (
     TURNS_MAX,
     GroupClient,
     GroupWrite,
+    ListedBeside,
     completed_key,
     instant_in,
     names_of,
@@ -132,13 +133,14 @@ from lockkit.table.occ.group.outcomes import (
     REWRITER_READS,
     is_published,
     make_room,
+    publish_one,
     publish_round,
     to_be_published,
 )
 from lockkit.table.occ.group.publish import _entry_of, _raise_format, see_published
 from lockkit.table.occ.group.refused import refusal_of
 from lockkit.table.occ.group.tail import give_way
-from lockkit.table.occ.group.view import GroupView
+from lockkit.table.occ.group.view import GroupView, look, offered, outcome, view_beside
 from lockkit.table.occ.transaction import (
     LEAD_MAX_MS,
     TableCache,
@@ -274,6 +276,34 @@ def test_one_read_shows_that_all_up_to_a_commit_are_published() -> None:
     assert done
     assert [each.key for each in asked] == [completed_key(window[-1])]
     assert client.proven == {1, 2, 3, 4, 5}
+
+
+def test_what_is_published_last_shows_nothing_of_its_own_round_in_version_6_and_a_tombstone_nothing(
+) -> None:
+    first, *rest = decisions(3)
+    six = [replace(each, completion=None) for each in (first, *(replace(e, round=2) for e in rest))]
+    refused = GroupDecision(4, 3, REFUSED, T(4), why="late")
+    for left, proven in ((six, {1, 3}), ([*six, refused], {4})):
+        fence = fence_of(tuple(left), completion=None)
+        client = client_of(fence)
+        looking = is_published(client, fence.table, left)
+        assert carried_out(looking, lambda _: Found(tombstone("x"), "v"))[0]
+        assert client.proven == proven
+
+
+@pytest.mark.parametrize(("body", "why"), [(b"other", "is missing or is not what was decided"),
+                                           (BODY, "differs from its inflight file")])  # fmt: skip
+def test_a_publisher_creates_nothing_but_what_was_decided_and_says_what_else_is_there(
+    body: bytes, why: str
+) -> None:
+    (each,) = decisions(1)
+    fence = fence_of((each,))
+    client, view = client_of(fence), GroupView(fence, "v1", {}, frozenset())
+    answers = {Put: PreconditionFailed(), Get: Found(b"another's", "v")} if body == BODY else {}
+    with pytest.raises(TableError, match=why):
+        way = publish_one(client, view, each, {each.instant: body})
+        carried_out(way, lambda request: answers[type(request)])
+    assert not client.proven
 
 
 @pytest.mark.parametrize(("body", "proven"), [(tombstone("x"), {1}), (b"{}", set())])
@@ -1005,6 +1035,92 @@ def test_an_owner_that_lost_the_fence_looks_again_and_is_not_decided_a_second_ti
 
     assert carried_out(offer(client, mine), answer)[0] == COMMIT
     assert sent == [mine.offered, FENCE_KEY]
+
+
+def test_a_rewrite_that_was_rolled_back_while_it_waited_for_others_is_not_decided() -> None:
+    fence = fence_of(())
+    client = client_of(fence)
+    client.trip_ms, client.contended = 60, 4
+    begun = frozenset(timeline_key(V9, each, "requested") for each in (T(8), T(16)))
+    mine = GroupWrite(T(8), "mine", 0, frozenset(), body=BODY, table="t", later=frozenset({T(16)}))
+    after = fence_of((GroupDecision(1, 1, ROLLBACK, mine.instant),))
+    listed = Listing(ListEntry(each, 1, "v") for each in sorted(begun))
+
+    def answer(request: Any) -> Any:
+        read = (after, "v2")
+        return {WallMs: instant_ms(T(8)), Parallel: (listed, read), Unique: "attempt",
+                Get: Found(format_group_fence(after), "v2")}[type(request)]  # fmt: skip
+
+    later = V9.completed(T(20), COMMIT, T(21))  # so it reads the fence again when it looks
+    view = GroupView(fence, "v1", {}, begun | {later})
+    assert carried_out(decided(client, mine, view=view), answer)[0] == ROLLBACK
+
+
+@pytest.mark.parametrize("first", [2, 3])
+def test_a_look_has_the_decisions_of_both_fences_and_lists_again_after_a_gap(first: int) -> None:
+    window = decisions(4)
+    before, lists = fence_of(window[:1]), list[str]()
+    fence = replace(fence_of(window[first - 1 :], first=first, published=first), round=9)
+
+    def answer(request: Any) -> Any:
+        match request:
+            case Parallel(procedures):
+                return tuple(carried_out(each, answer)[0] for each in procedures)
+            case List(prefix):
+                lists.append(prefix)
+                return Listing([])
+            case Get():
+                return Found(format_group_fence(fence), "v2")
+        return instant_ms(T(9))
+
+    view, _ = carried_out(look(client_of(before)), answer)
+    assert len(lists) == first - 1
+    assert view.decided.keys() == {each.instant for each in (*before.window, *fence.window)}
+    beside = view_beside(client_of(before), ListedBeside(before, fence, "v2"), frozenset())
+    assert (beside is None) == (first == 3)
+    assert beside is None or beside.decided == view.decided
+
+
+def test_an_owners_later_offer_counts_in_place_of_its_first_and_its_tombstone_ends_both() -> None:
+    mine = Offer(T(9), 0, blind=True, table="t", sha256=digest(BODY))
+    own = timeline_key(V9, mine.instant, "offer")
+    keys = {timeline_key(V9, mine.instant, "requested"), V9.folder + blind_name(mine)}
+    first, later = (GroupView(fence_of(()), "v1", {}, frozenset(each))
+                    for each in (keys, {*keys, own}))  # fmt: skip
+    assert [each.instant for each in offered(first)[0]] == [mine.instant]
+    assert offered(later) == ([], [own])
+    kind, _ = carried_out(outcome(later, mine.instant), lambda _: Found(tombstone(T(9)), "v"))
+    assert kind == REFUSED
+
+
+@pytest.mark.parametrize("only", ["", "v1"])
+def test_a_commit_that_its_client_knows_to_be_decided_sends_nothing(only: str) -> None:
+    its = GroupDecision(2, 2, COMMIT, T(9), T(9_100))
+    before, after = fence_of(decisions(1)), fence_of((*decisions(1), its))
+    mine = GroupWrite(T(9), "mine", 1, frozenset({T(1)}), body=BODY, table="t", only=only)
+    assert carried_out(decided(client_of(after), mine), nothing) == (COMMIT, [])
+    view = GroupView(before, "v1", {mine.instant: its}, frozenset())
+    mine = replace(mine, only="")
+    assert carried_out(decided(client_of(before), mine, view=view), nothing) == (COMMIT, [])
+
+
+@pytest.mark.parametrize(("first", "listed"), [(5, True), (1, False), (1, True)])
+def test_an_append_replaces_the_fence_without_a_listing_only_if_it_knows_all_since_it_began(
+    first: int, listed: bool
+) -> None:
+    """Its instant may be decided by a decision that left the window, or be passed."""
+    window = tuple(replace(each, seq=each.seq + first - 1) for each in decisions(2))
+    client = client_of(fence_of(window, first=first, published=first + 1, newest=T(20)))
+    mine = GroupWrite(T(9), "mine", 1, frozenset(), blind=True, body=BODY, table="t", listed=listed)
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, Put | Parallel):
+            raise InterruptedError(getattr(request, "key", ""))
+        return instant_ms(T(9)) if isinstance(request, WallMs) else "attempt"
+
+    with pytest.raises(InterruptedError) as sent:
+        carried_out(decided(client, mine), answer)
+    assert (str(sent.value) == FENCE_KEY) == (first == 1 and listed)
 
 
 @pytest.mark.parametrize("offered_first", [False, True])
