@@ -131,6 +131,7 @@ from lockkit.table.occ.group.outcomes import (
     PUBLISHER_READS,
     PUBLISHER_TRIPS,
     REWRITER_READS,
+    bury,
     is_published,
     make_room,
     publish_one,
@@ -289,6 +290,21 @@ def test_what_is_published_last_shows_nothing_of_its_own_round_in_version_6_and_
         looking = is_published(client, fence.table, left)
         assert carried_out(looking, lambda _: Found(tombstone("x"), "v"))[0]
         assert client.proven == proven
+
+
+def test_a_tombstone_is_written_over_each_later_offer_of_its_owner() -> None:
+    """It counts as proven afterwards, so that the refusal may leave the window."""
+    owners, over = [b'{"offer": 1}', b'{"offer": 2}', b'{"offer": 3}'], list[Any]()
+
+    def answer(request: Any) -> Any:
+        left = owners[min(len(over), len(owners)) - 1]
+        if isinstance(request, Get):
+            return Found(left, f"v{len(over)}")
+        over.append(request.condition)
+        return Applied("v9") if len(over) > len(owners) else PreconditionFailed()
+
+    carried_out(bury(V9, T(1)), answer)
+    assert over == [IfAbsent(), *map(IfVersion, ("v1", "v2", "v3"))]
 
 
 @pytest.mark.parametrize(("body", "why"), [(b"other", "is missing or is not what was decided"),
