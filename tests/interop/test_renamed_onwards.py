@@ -50,8 +50,11 @@ CHANGES = {
     "renamed": ("rename column a to b", "rename column st.x to x2", "b", "struct<x2:int,y:string>"),
     "added": ("add columns (c string)", "add columns (st.z int)", "a",
               "struct<x:int,y:string,z:int>"),
+    "added, then by names": ("add columns (c string)", "add columns (d string)", "a",
+                             "struct<x:int,y:string>"),
 }  # fmt: skip
-"""What is done to the columns first and later, a column's name then, and a struct's type."""
+"""What is done to the columns first and later, a name then, and a struct's type; "by names":
+without the option from then on."""
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -67,7 +70,7 @@ def test_rows_are_hudis_after_an_overwrite_a_move_and_a_restore(
 ) -> None:
     hudi: Hudi = request.getfixturevalue("hudi" if version == 9 else "older")
     first, second, a, _ = CHANGES[change]
-    name, path = f"t{version}_{kind}_{change}", str(tmp_path / "t")
+    name, path = f"t{version}_{kind}_{len(change)}", str(tmp_path / "t")
     options = {
         **SESSION, "hoodie.table.name": name, WRITE + "recordkey.field": "id",
         WRITE + "precombine.field": "ts", WRITE + "partitionpath.field": "region",
@@ -84,7 +87,7 @@ def test_rows_are_hudis_after_an_overwrite_a_move_and_a_restore(
 
     def write(operation: str, made: list[dict[str, Any]], struct: str, **more: str) -> None:
         columns = f"id string, ts bigint, {a} int, st {struct}, region string"
-        columns += ", c string" if change == "added" else ""
+        columns += ", c string" if change.startswith("added") else ""
         hudi.write(path, made, schema=columns, mode="append",
                    options=options | {WRITE + "operation": operation} | more)  # fmt: skip
 
@@ -95,7 +98,8 @@ def test_rows_are_hudis_after_an_overwrite_a_move_and_a_restore(
         store, query = open_store(f"file://{path}"), "hoodie.datasource.query.type"
 
         def theirs(**how: str) -> list[dict[str, Any]]:
-            return in_order(plain(list(hudi("read", path=path, options={ON_READ: "true", **how}))))
+            said = {ON_READ: options[ON_READ], **how}
+            return in_order(plain(list(hudi("read", path=path, options=said))))
 
         def ours(**how: Any) -> list[dict[str, Any]]:
             return in_order(shown(read_table(store, meta=True, **how)))
@@ -117,6 +121,9 @@ def test_rows_are_hudis_after_an_overwrite_a_move_and_a_restore(
     struct, moments = "struct<x:int,y:string>", dict[str, list[dict[str, Any]]]()
     sql(MADE)
     same()
+    if change.endswith("names"):
+        options[ON_READ] = "false"
+        hudi("sql", text=f"set {ON_READ}=false")
     write("insert_overwrite", [row("k04", 3, "EU"), row("k00", 3, "EU")], struct)
     assert {each["id"] for each in same()} == {"k00", "k01", "k03", "k04"}
     moved = [row("k00", 4, "US"), row("k01", 4, "EU"), row("k08", 4, "AP")]
