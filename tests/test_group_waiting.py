@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ from lockkit.runtime import (
 )
 from lockkit.runtime.proven import TRIES_MAX
 from lockkit.stores import ListEntry, Listing, open_store
-from lockkit.table import CommitConflict
+from lockkit.table import CommitConflict, CommitUnknown
 from lockkit.table.format.plans import (
     ClusteringGroup,
     ClusteringInput,
@@ -83,6 +84,7 @@ from lockkit.table.occ.group.client import (
     names_of,
     timeline_key,
 )
+from lockkit.table.occ.group.combine import answered, withdraw
 from lockkit.table.occ.group.commit import (
     CROWD,
     FAST_RUN_MAX,
@@ -139,7 +141,7 @@ from lockkit.table.occ.group.outcomes import (
     to_be_published,
 )
 from lockkit.table.occ.group.publish import _entry_of, _raise_format, see_published
-from lockkit.table.occ.group.refused import refusal_of
+from lockkit.table.occ.group.refused import noting, refusal_of
 from lockkit.table.occ.group.tail import give_way
 from lockkit.table.occ.group.view import GroupView, look, offered, outcome, view_beside
 from lockkit.table.occ.transaction import (
@@ -1107,6 +1109,96 @@ def test_an_owners_later_offer_counts_in_place_of_its_first_and_its_tombstone_en
     assert offered(later) == ([], [own])
     kind, _ = carried_out(outcome(later, mine.instant), lambda _: Found(tombstone(T(9)), "v"))
     assert kind == REFUSED
+
+
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_an_owner_that_withdraws_finds_its_decision_or_says_that_it_is_unknown(
+    is_decided: bool
+) -> None:
+    its = GroupDecision(1, 1, COMMIT, T(9), T(9_100))
+    fence, sent = fence_of((its,) if is_decided else ()), list[str]()
+
+    def answer(request: Any) -> Any:
+        match request:
+            case Parallel(procedures):
+                return tuple(carried_out(each, answer)[0] for each in procedures)
+            case Put(key):
+                sent.append(key)
+                return PreconditionFailed()
+            case List():
+                return Listing([])
+            case Get():
+                now = replace(fence, attempt=f"{len(sent)}", round=len(sent) + 1)
+                return Found(format_group_fence(now), f"v{len(sent)}")
+        return instant_ms(T(9)) if isinstance(request, WallMs) else "attempt"
+
+    way = withdraw(client_of(fence), T(9))
+    if is_decided:
+        assert carried_out(way, answer)[0] == COMMIT and not sent
+    else:
+        with pytest.raises(CommitUnknown, match="another client may still commit it"):
+            carried_out(way, answer)
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize(
+    ("result", "sent", "doubtful"),
+    [(Applied("v"), True, False), (PreconditionFailed(), True, False), (Unknown(""), True, True),
+     (Throttled(None), False, False), (StoreError("denied"), False, False)],
+    ids=lambda each: type(each).__name__,
+)  # fmt: skip
+def test_a_commit_counts_as_sent_unless_each_request_was_certainly_refused(
+    result: Any, sent: bool, doubtful: bool, before: bool
+) -> None:
+    mine = GroupWrite(T(9), "mine", 1, frozenset(), sent=before)
+    way = answered(Put(FENCE_KEY, b"", IfVersion("v1")), mine)
+    way.send(None)
+    assert mine.sent, "Ctrl-C may come before the answer"
+    with pytest.raises(StoreError if isinstance(result, StoreError) else StopIteration):
+        _ = way.throw(result) if isinstance(result, StoreError) else way.send(result)
+    assert (mine.sent, mine.doubtful) == (before or sent, doubtful)
+
+
+@pytest.mark.parametrize(("sent", "said"), [(False, "was neither decided nor offered before"),
+                                            (True, "another client may commit it")])  # fmt: skip
+def test_an_interrupt_says_whether_the_commit_was_sent(sent: bool, said: str) -> None:
+    client = client_of(fence_of(()))
+    mine = client.writing = GroupWrite(T(9), "mine", 0, frozenset(), body=BODY, sent=sent)
+    left = list[GroupWrite]()
+    client.process = SimpleNamespace(leave=left.append)
+    prepared: Any = SimpleNamespace(instant=mine.instant)
+    with pytest.raises(KeyboardInterrupt) as interrupt, noting(client, prepared):
+        raise KeyboardInterrupt
+    assert said in interrupt.value.__notes__[0] and left == [mine]
+
+
+@pytest.mark.parametrize(
+    ("known_ms", "tables", "body", "ends"),
+    [(-9_000, "u", BODY, []), (0, "uu", BODY, ["put", "delete"]), (0, "u", b"its", ["put"]),
+     (0, "ut", BODY, ["put"]), (0, "t", BODY, ["put"])],
+)  # fmt: skip
+def test_a_publisher_whose_table_was_made_again_creates_nothing_or_deletes_what_it_created(
+    known_ms: int, tables: str, body: bytes, ends: list[str]
+) -> None:
+    """Each fence that it reads is of its own table, `t`, or of the next one. It deletes nothing of
+    the next one, nor if its table was only moved away."""
+    (each,) = decisions(1)
+    fence = fence_of((each,))
+    client, left, sent = client_of(fence), list(tables), list[str]()
+    client.knew_ms, client.boot_ms = known_ms, lambda: 1_000 * len(sent)
+
+    def answer(request: Any) -> Any:
+        match request:
+            case Get(key) if key == FENCE_KEY:
+                return Found(format_group_fence(replace(fence, table=left.pop(0))), "v2")
+            case Get():
+                return Found(body, "v7")
+        assert request.key == completed_key(each)
+        sent.append(type(request).__name__.lower())
+        return Applied("v7")
+
+    done, _ = carried_out(publish_round(client, fence, each), answer)
+    assert (done, sent, left) == (tables[-1] == "t", ends, [])
 
 
 @pytest.mark.parametrize("only", ["", "v1"])
