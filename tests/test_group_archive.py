@@ -38,10 +38,12 @@ from lockkit.table.format.archived import load_archived
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import V9
 from lockkit.table.occ.commit import EpochGuard
-from lockkit.table.occ.fence import FENCE_KEY, NO_INSTANT, digest
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, digest
 from lockkit.table.occ.group import offer as group_offer
+from lockkit.table.occ.group.archived import archived_outcome
 from lockkit.table.occ.group.client import GroupClient, GroupWrite
 from lockkit.table.occ.group.decision import (
+    REFUSED,
     GroupFence,
     Offer,
     close_for,
@@ -144,6 +146,14 @@ def test_a_fence_from_before_an_archive_is_repaired_and_the_archived_commits_sta
     assert values(url) == judged(url) == model
     assert main(["table", "repair-fence", url, "--yes"]) == 0
     assert "nothing to repair" in capsys.readouterr().out
+
+
+def test_what_may_be_archived_and_is_still_in_the_timeline_is_committed(url: str) -> None:
+    with Table(url) as table:
+        done = table.append(rows("k0", v=0))
+        published(table)
+    for instant, kind in ((done.instant, COMMIT), (T1, REFUSED)):
+        assert run(archived_outcome(instant), open_store(url), Clock()) == kind
 
 
 def test_a_repair_that_another_one_has_made_meanwhile_is_not_called_one(

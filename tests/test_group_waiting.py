@@ -51,7 +51,8 @@ from lockkit.table.format.plans import (
     format_cluster_plan,
     format_overwrite_plan,
 )
-from lockkit.table.format.properties import FENCED, GROUP, TableConfig
+from lockkit.table.format.properties import FENCED, GROUP, PROPERTIES_KEY, TableConfig
+from lockkit.table.format.property_keys import FENCE_FORMAT
 from lockkit.table.format.timeline import (
     V6,
     V9,
@@ -134,6 +135,7 @@ from lockkit.table.occ.group.outcomes import (
     PUBLISHER_TRIPS,
     REWRITER_READS,
     bury,
+    has_lost_fence,
     is_published,
     make_room,
     publish_one,
@@ -1199,6 +1201,24 @@ def test_a_publisher_whose_table_was_made_again_creates_nothing_or_deletes_what_
 
     done, _ = carried_out(publish_round(client, fence, each), answer)
     assert (done, sent, left) == (tables[-1] == "t", ends, [])
+
+
+@pytest.mark.parametrize(("again", "stands"), [("t", True), ("u", False), ("", True)])
+def test_a_table_without_its_fence_stands_unless_the_next_one_has_its_own_by_now(
+    again: str, stands: bool
+) -> None:
+    fence = fence_of(decisions(1))
+
+    def answer(request: Any) -> Any:
+        if request.key == PROPERTIES_KEY:
+            return Found(f"{FENCE_FORMAT}=4\n".encode(), "p")
+        found = Found(format_group_fence(replace(fence, table=again)), "v2")
+        return found if again else Missing()
+
+    client = client_of(fence)
+    assert carried_out(has_lost_fence(client, "t"), answer)[0] == stands
+    client.saw("u", [1])
+    assert not client.proven, "numbers of another table's decisions"
 
 
 @pytest.mark.parametrize("only", ["", "v1"])
