@@ -117,6 +117,7 @@ from lockkit.table.occ.group.fence import (
     parse_offer,
     tombstone,
 )
+from lockkit.table.occ.group.gone import is_gone
 from lockkit.table.occ.group.offer import (
     LATER,
     LATEST,
@@ -134,6 +135,7 @@ from lockkit.table.occ.group.outcomes import (
     PUBLISHER_READS,
     PUBLISHER_TRIPS,
     REWRITER_READS,
+    SURE_MS,
     bury,
     has_lost_fence,
     is_published,
@@ -1203,6 +1205,18 @@ def test_a_publisher_whose_table_was_made_again_creates_nothing_or_deletes_what_
     assert (done, sent, left) == (tables[-1] == "t", ends, [])
 
 
+def test_a_publisher_creates_nothing_that_was_archived_since_its_writer_read_the_fence() -> None:
+    """Before the first instant of the timeline it would hide all in between from Hudi's readers."""
+    (each,) = decisions(1)
+    fence = fence_of((each,))
+    client = client_of(fence)
+    client.knew_ms = -SURE_MS - 1
+    later = Found(format_group_fence(replace(fence, archived=T(50))), "v2")
+    answers = {Get: later}
+    done, sent = carried_out(publish_round(client, fence, each), lambda ask: answers[type(ask)])
+    assert done and [ask.key for ask in sent if isinstance(ask, Get)] == [FENCE_KEY]
+
+
 @pytest.mark.parametrize(("again", "stands"), [("t", True), ("u", False), ("", True)])
 def test_a_table_without_its_fence_stands_unless_the_next_one_has_its_own_by_now(
     again: str, stands: bool
@@ -1219,6 +1233,27 @@ def test_a_table_without_its_fence_stands_unless_the_next_one_has_its_own_by_now
     assert carried_out(has_lost_fence(client, "t"), answer)[0] == stands
     client.saw("u", [1])
     assert not client.proven, "numbers of another table's decisions"
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["gone", "the fence is there"])
+def test_a_commit_is_not_denied_while_the_fence_of_a_table_without_properties_is_there(
+    there: bool
+) -> None:
+    """Another client may still decide its offer over that fence."""
+    mine, deleted = GroupWrite(T(9), "mine", 0, frozenset(), offered="offer"), list[str]()
+    taken = SimpleNamespace(known=SimpleNamespace(config_version="p"))
+    prepared: Any = SimpleNamespace(transaction=SimpleNamespace(config=None, taken=taken))
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, Delete):
+            deleted.append(request.key)
+            return Applied("")
+        return Found(b"{}", "v") if there and request.key == FENCE_KEY else Missing()
+
+    assert carried_out(is_gone(mine, prepared), answer)[0] == (not there)
+    assert deleted == ["offer"] * (not there)
+    mine.doubtful = True
+    assert carried_out(is_gone(mine, prepared), nothing) == (False, [])
 
 
 @pytest.mark.parametrize("only", ["", "v1"])
