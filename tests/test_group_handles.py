@@ -7,6 +7,7 @@ import signal
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -42,7 +43,8 @@ from lockkit.table.occ.group.commit import FAST_RUN_MAX, prove_data
 from lockkit.table.occ.group.decision import GroupFence
 from lockkit.table.occ.group.fence import OFFERS, format_group_fence, read_group_fence
 from lockkit.table.occ.group.mode import emptied
-from lockkit.table.occ.group.publish import CONFIG_EVERY_MS, publish_in_group
+from lockkit.table.occ.group.publish import publish_in_group
+from lockkit.table.occ.group.settings import EVERY_MS
 from lockkit.table.write.groups import FileBuffer
 from lockkit.table.writer import TableWrite
 
@@ -540,7 +542,7 @@ def test_a_conflict_is_reported_though_its_tombstone_cannot_be_written(url: str)
     assert values(url) == judged(url) == {"a": 1}
 
 
-@pytest.mark.parametrize("later_ms", [CONFIG_EVERY_MS, -60_000], ids=["later", "clock put back"])
+@pytest.mark.parametrize("later_ms", [EVERY_MS, -60_000], ids=["later", "clock put back"])
 def test_a_busy_handle_reads_the_properties_again_after_a_while_and_refuses_what_has_changed(
     url: str, later_ms: int
 ) -> None:
@@ -577,3 +579,38 @@ def test_an_upsert_without_a_listing_knows_how_many_requests_were_sent_before_it
         before = client.process.sent
         table.upsert(rows("a", v=9))
         assert client.writing.only and client.writing.began == before > 0
+
+
+class Standing(Clock):
+    """A clock whose date stands still."""
+
+    def wall_ms(self) -> int:
+        return 1_800_000_000_000
+
+
+@pytest.mark.parametrize("clock", [Clock(), Standing()], ids=["runs", "stands"])
+@pytest.mark.parametrize("version", [9, 6])
+def test_a_handle_alone_commits_after_writes_that_change_nothing(
+    tmp_path: Path, version: int, clock: Clock
+) -> None:
+    """The instant that such a write gives up is not taken again, though the clock may still show
+    it; and the fence that decides against it is no other writer's."""
+    made = f"file://{tmp_path}/t"
+    Table.create(made, **HOW, precombine="v", version=version).close()
+    with Table(made, clock=clock) as table:
+        dice, v, is_there = Random(2), 10, False
+        for _ in range(40):
+            match dice.choice(("upsert", "delete", "append", "late", "nobody")):
+                case "upsert":
+                    table.upsert(rows("a", v=(v := v + 1)))
+                    is_there = True
+                case "delete":
+                    assert (table.delete(rows("a", v=v)) is not None) is is_there
+                    is_there = False
+                case "append":
+                    table.append(rows("b"))
+                case "late" if is_there:
+                    assert table.upsert(rows("a", v=1)) is None
+                case _:
+                    assert table.delete(rows("z")) is None
+            assert ("a" in table.read(columns=["id"])["id"].to_pylist()) is is_there

@@ -64,15 +64,12 @@ from lockkit.table.format.timeline import (
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, ROLLBACK, digest
 from lockkit.table.occ.group.ahead import (
     LEFT_MAX,
-    SPREAD_MAX_MS,
     GroupAppend,
     GroupRewrite,
-    behind_ms,
     give_back,
     is_begun,
     release,
     reserve_ahead,
-    spread_ms,
 )
 from lockkit.table.occ.group.client import (
     LOST,
@@ -144,6 +141,7 @@ from lockkit.table.occ.group.outcomes import (
     publish_round,
     to_be_published,
 )
+from lockkit.table.occ.group.places import SPREAD_MAX_MS, behind_ms, spread_ms
 from lockkit.table.occ.group.publish import _entry_of, _raise_format, see_published
 from lockkit.table.occ.group.refused import noting, refusal_of
 from lockkit.table.occ.group.tail import give_way

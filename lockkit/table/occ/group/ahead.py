@@ -8,7 +8,6 @@ append then lists and offers its commit; a rewrite begins again.
 
 from __future__ import annotations
 
-import zlib
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,11 +25,18 @@ from lockkit.table.format.timeline import (
     refuse_ahead,
 )
 from lockkit.table.occ.covered import CheckedHorizon
-from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, NO_INSTANT
-from lockkit.table.occ.group.client import GroupClient, ListedBeside, decision_in, schema_id
+from lockkit.table.occ.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY
+from lockkit.table.occ.group.client import (
+    CONTENDED_FOR,
+    GroupClient,
+    ListedBeside,
+    decision_in,
+    schema_id,
+)
 from lockkit.table.occ.group.commit import FAST_RUN_MAX
 from lockkit.table.occ.group.decision import GroupFence
 from lockkit.table.occ.group.fence import parse_group_fence
+from lockkit.table.occ.group.places import behind_ms, spread_ms
 from lockkit.table.occ.group.refused import passed
 from lockkit.table.occ.group.settings import survey_checked
 from lockkit.table.occ.group.tail import as_decided, give_way
@@ -50,8 +56,6 @@ LEFT_MAX = 2
 OVERTAKEN_FOR = 8
 """After another commit has passed a rewrite that had not listed first, so many of its writer's
 next rewrites list before they make their files."""
-SPREAD_MAX_MS = 128
-"""Writers that begin at one time spread their instants over this, at most one round trip."""
 
 
 @dataclass(slots=True)
@@ -95,7 +99,8 @@ class GroupAppend:
                 useless.append(_given_back(client, reserved))
             elif trying is None or (yield from trying(now)):
                 return now
-        wall_ms: int = yield WallMs()  # the same for all, or its place moves with each commit
+        # The same for all, or its place moves with each commit. What it gave up is not taken again.
+        wall_ms: int = max((yield WallMs()), client.place_ms + 1)
         spread = 0 if lead_ms else (yield from spread_ms(client, known.newest, wall_ms))
         lead_ms = max(lead_ms, behind_ms(client, known.newest, spread, wall_ms))
         way = take(
@@ -151,8 +156,8 @@ class GroupAppend:
             return True
         found = yield from read(FENCE_KEY, unless=self.only, limit=FENCE_BYTES_MAX)
         stands = isinstance(found, NotModified)
-        if not stands:
-            self.client.timeline = None  # the next attempt lists
+        if not stands:  # the next attempt lists
+            self.client.timeline, self.client.contended = None, CONTENDED_FOR
         return stands
 
 
@@ -275,43 +280,6 @@ def _listed_after(taken: TakenInstant) -> str:
     return CheckedHorizon(taken.known.horizon).listed_after
 
 
-def spread_ms(client: GroupClient, newest: str, wall_ms: int) -> Procedure[int]:
-    """How far ahead of the clock a writer takes its instant while other clients commit.
-
-    One decision answers several writers. They begin their next commits at the same time, and would
-    reserve the same instant. So each writer keeps its place within a period of about a round trip:
-    once no two writers have the same place, their instants differ. A commit takes longer than the
-    period, so instants do not run ahead of the clocks.
-
-    A writer whose round trips are longer than that period takes its instant further ahead: its
-    listing is answered one and a half of its round trips later, and by then the commits of nearer
-    writers would have passed the instant. Its commit takes longer than that, too.
-    """
-    if not client.contended:
-        return 0
-    if client.place_ms < 0:
-        client.place_ms = zlib.crc32((yield Unique()).encode())
-    period_ms = 1 << (min(SPREAD_MAX_MS, client.trip_ms * 5 // 4).bit_length() - 1)
-    least_ms = max(wall_ms, instant_ms(newest) + 1 if newest else 0)
-    far_ms = 2 * max(0, client.near_ms - SPREAD_MAX_MS)
-    return far_ms + (client.place_ms - least_ms) % period_ms
-
-
-def behind_ms(client: GroupClient, newest: str, spread: int, wall_ms: int) -> int:
-    """How far ahead of its clock, and of `newest`, a writer takes its instant among others.
-
-    It counts on from the fence's newest instant by its own clock, and adds a round trip. Otherwise
-    others' commits would pass its instant before it lists. The fence's newest instant was reserved
-    longer ago than this adds, so instants do not run ahead of the clocks.
-    """
-    fence = client.known
-    if fence is None or not client.contended:
-        return spread
-    since_ms = max(0, client.boot_ms() - client.knew_ms)
-    there_ms = instant_ms(fence.newest) + since_ms + client.trip_ms + spread
-    return max(spread, there_ms - max(instant_ms(newest or NO_INSTANT), wall_ms))
-
-
 def is_usable(taken: TakenInstant, known: Any) -> bool:
     """Whether the instant is later than each known commit, and the table's settings have stayed."""
     unchanged: bool = taken.known.config == known.config
@@ -353,7 +321,8 @@ def reserve_ahead(client: GroupClient, before: TakenInstant) -> Procedure[None]:
     with suppress(TableError, StoreError):
         refuse_ahead(newest, wall_ms, known.config.accepted)
         lead_ms = behind_ms(client, newest, client.trip_ms, wall_ms) if client.contended else 0
-        instant = instant_of(next_instant_ms(newest, wall_ms, before.action, lead_ms, True))
+        client.place_ms = next_instant_ms(newest, wall_ms, before.action, lead_ms, True)
+        instant = instant_of(client.place_ms)
         body = first_file(before.action, b"", attempt, known.config.version)
         mine = TakenInstant(instant, attempt, before.action, known, body, "")
         client.own.add(instant)
