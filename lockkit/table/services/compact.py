@@ -39,7 +39,7 @@ from lockkit.table.format.layout import (
     in_partition,
 )
 from lockkit.table.format.plans import OURS
-from lockkit.table.format.properties import HUDI, TableConfig
+from lockkit.table.format.properties import FENCED, HUDI, TableConfig
 from lockkit.table.format.refusals import refuse_millis
 from lockkit.table.format.schema import META_COLUMNS
 from lockkit.table.format.schema_reading import arrow_schema
@@ -90,15 +90,21 @@ def compact_due(now: Timeline, rules: ServiceRules) -> bool:
     return rules.compact_on and added >= rules.compact_every
 
 
-def plan_for(context: ServiceContext, view: TableView) -> CompactionPlan | None:
-    """What would be merged now."""
+class VoidPlan(TableBlocked):
+    """Nobody can carry this plan out, and in the mode fenced any client may roll it back."""
+
+
+def plan_for(
+    context: ServiceContext, view: TableView, *, preview: bool = False
+) -> CompactionPlan | None:
+    """What would be merged now. Raises `VoidPlan` if a plan must be rolled back first."""
     if not view.config.merged:
         why = "is copy-on-write: it has no log files"
         raise UnsupportedTable(f"table {view.config.name!r}", why)
     refuse_millis(view.snapshot.schema)
     plan = context.run(planned(view))
     for instant, error in _plans_in_the_way(context, view):
-        if error is not None and plan is None:
+        if error is not None and (plan is None or (isinstance(error, VoidPlan) and not preview)):
             raise error
         said = str(error or waits(instant, view.now, view.config.sliced))
         context.report(said.removeprefix(f"{instant} "), instant)
@@ -136,7 +142,8 @@ def never_carried_out(instant: str, config: TableConfig) -> TableBlocked:
     cure = f"roll it back: lockkit table rollback URL --instant {instant}; then schedule another"
     if config.sliced:
         cure = "look at those log files: this plan cannot be rolled back in version 6"
-    return TableBlocked(
+    blocked = VoidPlan if config.mode == FENCED and not config.sliced else TableBlocked
+    return blocked(
         instant, "has a plan that can never be carried out: a commit replaced its log files, or "
         "added one that was completed before the plan", cure,
     )  # fmt: skip

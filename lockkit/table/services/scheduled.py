@@ -8,6 +8,7 @@ rolled back with what it wrote, because only the fence can say that it decides n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -39,6 +40,7 @@ from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.compact import (
     PLANS_MAX,
     Compacted,
+    VoidPlan,
     after_its_inputs,
     compact,
     merged,
@@ -100,6 +102,23 @@ def compacted(context: ServiceContext, view: TableView) -> Compacted | None:
     view, _saved = context.run(look_at(None, 0))
     instant = planned.instant if planned else context.run(not_begun(view))
     return execute(context, view, instant) if instant else None
+
+
+def past_void_plans(
+    compaction: Callable[[], Compacted | None], take_back: Callable[..., object]
+) -> Compacted | None:
+    """Compact; each plan that nobody can carry out is rolled back first.
+
+    Beside busy writers a plan becomes void by a commit that was completed before the plan's
+    instant, and appeared after its log files were looked up. Left there, it would keep its file
+    groups from every later compaction.
+    """
+    for _ in range(PLANS_MAX):
+        try:
+            return compaction()
+        except VoidPlan as void:
+            take_back(only=(void.what,))
+    return compaction()
 
 
 def not_begun(view: TableView) -> Procedure[str]:

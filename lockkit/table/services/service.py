@@ -58,6 +58,7 @@ from lockkit.table.services.scheduled import (
     EXECUTE,
     SCHEDULE,
     execute,
+    past_void_plans,
     refuse_mode,
     schedule,
     to_execute,
@@ -337,20 +338,21 @@ class TableService:
         """Merge the log files into base files, due or not.
 
         None if there are none, or if a pending writer keeps each file group that has some. Raises
-        `CommitConflict` if another commit was faster, also in each of `retries` further attempts:
-        nothing changed.
+        `CommitConflict` if another commit was faster, also in each of `retries` further attempts.
 
-        :param mode: `schedule` only plans; `execute` carries out what is planned.
-        :param instant: the plan to execute; "" for the oldest one.
+        :param mode: `schedule` only plans; `execute` carries out a plan: `instant`, or the oldest.
         """
         refuse_mode(mode, instant)
         context = self.context
-        if mode == SCHEDULE:
-            return schedule(context, self._without_dead())
-        if mode == EXECUTE:
-            return retried(lambda: self._execute(instant), retries, context.clock, context.emit)
-        way = lambda: compacted_by(context, self._without_dead())  # noqa: E731
-        return retried(way, retries, context.clock, context.emit)
+
+        def once() -> Compacted | None:
+            if mode == EXECUTE:
+                return self._execute(instant)
+            way = schedule if mode == SCHEDULE else compacted_by
+            return way(context, self._without_dead())
+
+        way = once if instant else lambda: past_void_plans(once, self.take_back)
+        return retried(way, 0 if mode == SCHEDULE else retries, context.clock, context.emit)
 
     def _execute(self, instant: str) -> Compacted | None:
         view = self.inspect()
@@ -371,7 +373,7 @@ class TableService:
         if mode == EXECUTE:
             found = self.context.run(to_execute(view, instant))
             return None if found is None else found[1]
-        return plan_compact(self.context, view)
+        return plan_compact(self.context, view, preview=True)
 
     def preview_cluster(self) -> ReplacePlan | None:
         """What a clustering would rewrite."""
