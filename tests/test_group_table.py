@@ -39,6 +39,7 @@ from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group import commit as group_commit
 from lockkit.table.occ.group import gone as group_gone
 from lockkit.table.occ.group import outcomes as group_outcomes
+from lockkit.table.occ.group import places as group_places
 from lockkit.table.occ.group import tail as group_tail
 from lockkit.table.occ.group.client import GroupClient, GroupWrite
 from lockkit.table.occ.group.commit import FAST_RUN_MAX, prove_data
@@ -498,7 +499,7 @@ def test_an_append_that_begins_after_an_overwrite_lets_it_go_first(
     url: str, monkeypatch: pytest.MonkeyPatch, overwritten: bool
 ) -> None:
     monkeypatch.setattr(group_tail, "WAY_MS", 600_000 if overwritten else 0)
-    monkeypatch.setattr(group_ahead, "SPREAD_MAX_MS", 1)  # who begins later has the later instant
+    monkeypatch.setattr(group_places, "SPREAD_MAX_MS", 1)  # who begins later has the later instant
     monkeypatch.setattr("lockkit.table.occ.group.publish.is_busy", lambda _: False)
     with Table(url) as one, Table(url) as other:
         one.append(rows("a"))
@@ -538,7 +539,7 @@ def test_a_column_that_is_added_while_another_handle_appends_is_the_tables(
 ) -> None:
     """Readers take the columns of the newest instant, and the other one began later."""
     monkeypatch.setattr(append, "GROWTH_LEAD_MS", lead_ms)
-    monkeypatch.setattr(group_ahead, "SPREAD_MAX_MS", 1)
+    monkeypatch.setattr(group_places, "SPREAD_MAX_MS", 1)
     with Table(url) as one, Table(url) as other:
         one.append(rows("a"))
         other.append(rows("b"))
