@@ -35,7 +35,7 @@ _NAMED = re.compile(
     rf"|{_JSON}|>|(?:(?<=word)|(?<=key|pwd))(?: ?:(?:[ \t]*+\|?\n +|{_NEXT})|\t+){_PROSE}"
     rf"|(?<=cret|oken|rase|tial|ture) ?:(?: *+(?=[^\s\d]*\d)|(?=\S)){_PROSE})"
     rf"|--{SECRET_NAMES} +(?!-){_PROSE}"
-    r"|(?<!%)(?:[\w.-]*%(?:25)*(?:[46][1-9a-f]|[57][0-9a]))++[\w.-]*(?:=|%(?:25)*3d)"
+    r"|(?<!%)(?>(?:[\w.-]*%(?:25)*(?:[46][1-9a-f]|[57][0-9a]))+)[\w.-]*(?:=|%(?:25)*3d)"
     rf"|(?:[\w-]*authorization|(?:set-)?cookie)(?:{_JSON}| ?[:=] *+{_PROSE}"
     r"(?:(?:bearer|basic|token|apikey|aws|sharedkey(?:lite)?|goog1|negotiate|ntlm|hmac) +)?)"
     r"|bearer +(?=\S{16})|(?=eyJ[\w-]{10,}+\.)|digest:(?!sha|md5)[^\s:]+:)"

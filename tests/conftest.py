@@ -152,6 +152,10 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         end_shared_spark()
 
 
+SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""How `tarfile` extracts. Python before 3.11.4 does not know it."""
+
+
 def in_spark_group(item: pytest.Item) -> bool:
     mark = item.get_closest_marker("xdist_group")
     return mark is not None and mark.args == ("spark",)
@@ -162,7 +166,7 @@ def hudi_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tables that Hudi made (see data/hudi_tables/make.py): to read, or to copy."""
     folder = tmp_path_factory.mktemp("hudi")
     with tarfile.open(ROOT / "tests" / "data" / "hudi_tables" / "tables.tar.xz") as tar:
-        tar.extractall(folder, filter="data")
+        tar.extractall(folder, **SAFELY)
     return folder
 
 
