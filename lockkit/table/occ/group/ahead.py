@@ -100,7 +100,7 @@ class GroupAppend:
             elif trying is None or (yield from trying(now)):
                 return now
         # The same for all, or its place moves with each commit. What it gave up is not taken again.
-        wall_ms: int = max((yield WallMs()), client.place_ms + 1)
+        wall_ms: int = max(at := (yield WallMs()), min(client.place_ms + 1, at + AHEAD_MS))
         spread = 0 if lead_ms else (yield from spread_ms(client, known.newest, wall_ms))
         lead_ms = max(lead_ms, behind_ms(client, known.newest, spread, wall_ms))
         way = take(
