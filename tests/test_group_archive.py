@@ -5,6 +5,7 @@ Judged by a dictionary, and by hudi-rs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_archiving import OPTIONS, rows
+from test_archiving import OPTIONS, forget_checkpoint, rows
 from test_group_table import (
     HOW,
     VERSIONS,
@@ -33,17 +34,19 @@ from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
 from lockkit.runtime import Procedure, run
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, Table
-from lockkit.table.errors import TableBlocked
+from lockkit.table.errors import BrokenFence, TableBlocked
 from lockkit.table.format.archived import load_archived
 from lockkit.table.format.properties import load_config
-from lockkit.table.format.timeline import V9
+from lockkit.table.format.timeline import COMMITS, V9, instant_ms, instant_of
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, digest
 from lockkit.table.occ.group import offer as group_offer
 from lockkit.table.occ.group.archived import archived_outcome
 from lockkit.table.occ.group.client import GroupClient, GroupWrite
+from lockkit.table.occ.group.copied import in_archive, without_archived
 from lockkit.table.occ.group.decision import (
     REFUSED,
+    GroupDecision,
     GroupFence,
     Offer,
     close_for,
@@ -119,6 +122,11 @@ def test_archived_commits_are_read_once_and_writers_go_on(url: str) -> None:
         assert values(url) == judged(url) == model
         assert archive(table) is not None, "the next run archives what has come since"
     assert values(url) == judged(url) == model
+    config, _ = run(load_config(), open_store(url), Clock())
+    cleans = run(load_archived(config), open_store(url), Clock())
+    cleans = [GroupDecision(1, 1, COMMIT, each.instant) for each in cleans
+              if each.action not in COMMITS]  # fmt: skip
+    assert cleans and not run(in_archive(config, cleans), open_store(url), Clock())
 
 
 def test_a_fence_from_before_an_archive_is_repaired_and_the_archived_commits_stay(
@@ -146,6 +154,45 @@ def test_a_fence_from_before_an_archive_is_repaired_and_the_archived_commits_sta
     assert values(url) == judged(url) == model
     assert main(["table", "repair-fence", url, "--yes"]) == 0
     assert "nothing to repair" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("hidden", ["after the archived ones", "before them"])
+def test_a_commit_that_is_not_published_in_a_copy_stays_beside_archived_ones_or_the_copy_is_refused(
+    url: str, capsys: pytest.CaptureFixture[str], hidden: str
+) -> None:
+    """The copy's archive is hours newer than its timeline, and the fence's instants are out of
+    order."""
+    there, is_last = Path(url.removeprefix("file://")) / FENCE_KEY, hidden.startswith("after")
+    with Table(url, options=OPTIONS) as table:
+        model = more(table, 8)
+        published(table)
+        older = parse_group_fence(there.read_bytes())
+        assert archive(table) is not None
+        over = archived(url)
+    *others, unpublished, newest = older.window
+    order = [newest, *others, unpublished] if is_last else [unpublished, *others, newest]
+    window = tuple(replace(each, seq=seq) for seq, each in enumerate(order, older.first))
+    there.write_bytes(format_group_fence(replace(older, window=window, published=older.first)))
+    forget_checkpoint(Path(url.removeprefix("file://")))
+    os.remove(*timeline(url).glob(f"{unpublished.instant}*.commit"))
+    assert main(["table", "repair-fence", url, "--yes"]) == (0 if is_last else 3)
+    said = "has commits that it names" if is_last else "copy the table again while nobody writes"
+    assert said in "".join(capsys.readouterr())
+    fence = parse_group_fence(there.read_bytes())
+    if is_last:
+        left = [each.instant for each in fence.window]
+        assert fence.archived == max(over) and left[-1] == unpublished.instant
+        assert not over & {*left} and newest.instant not in left
+        with Table(url) as table:
+            model |= more(table, 2, v=1)
+            published(table)
+        assert values(url) == judged(url) == model
+    late = replace(unpublished, instant=instant_of(instant_ms(max(over)) - 1), seq=99)
+    with pytest.raises(BrokenFence, match="archive is hours newer than its timeline"):
+        without_archived(older, others[: len(over)], [late])
+    one, two = (replace(each, seq=seq) for seq, each in ((2, others[0]), (1, others[1])))
+    after = without_archived(replace(older, window=(two, one, newest), published=2), [two], [])
+    assert after.window == (newest,), "it is published, and nothing up to there is named"
 
 
 def test_what_may_be_archived_and_is_still_in_the_timeline_is_committed(url: str) -> None:

@@ -106,7 +106,7 @@ def fitted(
     left = [each for each in hidden if each not in lost]
     schema = yield from columns_left(names, fence, left, columns_of)
     after = replace(fence, round=fence.round + 1, closed=False, schema=schema)
-    after = without(without_archived(after, over), lost, hidden)
+    after = without(without_archived(after, over, left), lost, hidden)
     if lacks:
         listed = ", ".join(each.instant for each, _ in lacks)
         kept = f"; {len(lost)} of those commits are dropped, the others are published"
@@ -136,14 +136,26 @@ def in_archive(
     return [each for each in commits if each.instant in archived]
 
 
-def without_archived(fence: GroupFence, over: list[GroupDecision]) -> GroupFence:
-    """The fence without archived commits. All that was decided before one of them is published."""
+def without_archived(
+    fence: GroupFence, over: list[GroupDecision], left: Iterable[GroupDecision]
+) -> GroupFence:
+    """The fence without `over`, which are archived and newer than it says.
+
+    All up to the last of them leaves its window. Raises `BrokenFence` if one of `left`, which are
+    not published, would leave with them, or is not later: then nobody would publish it.
+    """
     if not over:
         return fence
-    last = max(each.seq for each in over)
-    until = max(each.instant for each in fence.window if each.seq <= last)
-    fence = replace(fence, published=max(fence.published, last))
-    return replace(without_oldest(fence, until, ()), archived=max(fence.archived, until))
+    last, until = max(each.seq for each in over), max(each.instant for each in over)
+    if early := [each.instant for each in left if each.seq <= last or each.instant <= until]:
+        raise BrokenFence(
+            FENCE_KEY, f"names {early[0]} as committed, which is not published here, and commits "
+            "beside it are archived: this is a copy whose archive is hours newer than its timeline",
+            "copy the table again while nobody writes to it",
+        )  # fmt: skip
+    window = tuple(each for each in fence.window if each.seq > last)
+    after = replace(fence, first=last + 1, window=window, archived=until)
+    return without_oldest(after, until, ())
 
 
 def columns_left(
