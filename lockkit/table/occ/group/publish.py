@@ -233,7 +233,7 @@ def _publish_now(context: GroupContext, way: Procedure[Any]) -> None:
 def _keys_of(began: Transaction) -> frozenset[str]:
     """The keys of the transaction's listing that a decision needs."""
     now, done = began.timeline, began.timeline.completion
-    names = {f"{each}.inflight" for each in now.inflight} | {f"{e}.requested" for e in now.pending}
+    names = {f"{each}.requested" for each in now.pending}
     names |= {f"{each}{f'_{done[each]}' if each in done else ''}.commit" for each in now.commits}
     return frozenset(began.taken.names.folder + each for each in (*names, *now.foreign))
 
@@ -289,7 +289,7 @@ def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
                       and each.instant not in began.timeline.tail}  # fmt: skip
     # A new group with an id of its own (`free_file_id`); those of buckets are the same for all.
     files = parse_commit(prepared.instant, prepared.inflight, prepared.body)
-    appends = began.action == COMMIT and not prepared.replaced and all(
+    appends = began.action == COMMIT and all(
         each.previous == NO_COMMIT and each.group[1].startswith("f") for each in prepared.stats
     )
     under_way = _under_way(prepared.instant, began.timeline) - client.ours
@@ -307,10 +307,9 @@ def _write_of(client: GroupClient, prepared: Prepared) -> GroupWrite:
 
 
 def _under_way(instant: str, now: Timeline) -> frozenset[str]:
-    """Other commits that are under way; an old one may be a dead writer's."""
+    """Commits that are under way; an old one may be a dead writer's."""
     since_ms = instant_ms(instant) - FOLLOWS_MS
-    return frozenset(each for each in pending_commits(now)
-                     if each != instant and instant_ms(each) > since_ms)  # fmt: skip
+    return frozenset(each for each in pending_commits(now) if instant_ms(each) > since_ms)
 
 
 def _entry_of(client: GroupClient, instant: str, kind: str) -> Procedure[GroupDecision | None]:
