@@ -16,15 +16,17 @@ from suite_plugin import rest_in_soak
 
 from lockkit.cli.main import main
 from lockkit.clock import Clock
-from lockkit.events import Event, event
+from lockkit.events import Event, event, read
+from lockkit.lab.course.together import Writing
 from lockkit.lab.faults import FaultError
 from lockkit.lab.processes.process import FLEET, leftovers
 from lockkit.lab.server import Emulator
 from lockkit.lab.soak import tally
 from lockkit.lab.soak.page import figures, write_page
 from lockkit.lab.soak.plan import SoakPlan
-from lockkit.lab.soak.run import SoakFailed, SoakOutcome
+from lockkit.lab.soak.run import SoakFailed, SoakOutcome, verdict_of
 from lockkit.lab.verify.check import Finding, Kind, Verdict, check
+from lockkit.lab.verify.check.lanes import sort
 
 ROOT = Path(__file__).parents[1]
 DEFAULT = ROOT / "datasets" / "soaks" / "everything.json"
@@ -311,3 +313,18 @@ def test_every_injected_fault_has_a_kind() -> None:
 def test_an_empty_run_is_no_success(tmp_path: Path) -> None:
     nothing = SoakOutcome(check([]), 1.0, True, 0, {}, 0, [], 0, rows=0)
     assert not nothing.passed
+
+
+def test_a_run_that_took_no_lock_is_judged_by_its_commits_and_one_without_commits_says_so() -> None:
+    made = Writing(2).play(1.0).events
+    checks = [event(0.0, "W1", "checked", instant=each, epoch=0, covered=[], horizon="~", writes=[])
+              for each in sort(made).published]  # fmt: skip
+    whole = verdict_of([*checks, *made], 1.0)
+    assert whole.kind is Kind.VALID and "none stale and none lost" in whole.because
+    none = verdict_of([each for each in made if each.kind == "note"], 0.25)
+    assert none.kind is Kind.UNKNOWN and none.because.startswith(
+        "no commit was acknowledged within 15 s, so there is nothing to judge; run it longer"
+    )
+    file = ROOT / "datasets" / "histories" / "good" / "throttled_release.jsonl"
+    locked = list(read(file.read_text().splitlines()))
+    assert "what answers W1 had before" in verdict_of(locked, 1.0).because

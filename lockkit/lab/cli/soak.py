@@ -187,7 +187,8 @@ def print_outcome(outcome: SoakOutcome) -> None:
     say(f"{outcome.minutes:.1f} minutes, {outcome.commits} acknowledged commits, {made} faults of "
         f"{len(outcome.made)} kinds that met {outcome.clients} clients:")  # fmt: skip
     say(*(f"  {count:6}  {plain(kind)}" for kind, count in outcome.made.items()))
-    say(f"reached: {', '.join(outcome.verdict.reached) or 'nothing, so it proves little'}")
+    reached = ", ".join(outcome.verdict.reached) or "nothing, so it proves little: run it longer"
+    say(f"reached: {reached}")
     for each in outcome.memory:
         slope = "" if each.slope_mb_h is None else f", {each.slope_mb_h:+.1f} MB/h"
         say(f"memory of {each.who}: {each.first_mb:.0f} to {each.last_mb:.0f} MB within "

@@ -21,7 +21,8 @@ from lockkit.lab.server import Emulator
 from lockkit.lab.soak import tally
 from lockkit.lab.soak.observer import looked_at
 from lockkit.lab.soak.supervisor import SoakSettings
-from lockkit.lab.verify.check import Kind, Verdict, both, check, replay
+from lockkit.lab.verify.check import Finding, Kind, Verdict, both, check, replay
+from lockkit.lab.verify.check.replay import asks_for_lock
 from lockkit.runtime import run as carry_out
 from lockkit.stores import open_store
 from lockkit.table import Snapshot, load_snapshot, read_table
@@ -111,7 +112,7 @@ def judge(plan: Plan, minutes: float, ended: list[str], orphans: int) -> SoakOut
     rows, unread, last_look = read_again(plan)
     history = [*tally.history(run_dir), *last_look]
     return SoakOutcome(
-        verdict=both(check(history), replay(history)),
+        verdict=verdict_of(history, minutes),
         minutes=minutes,
         fence=plan.fence,
         commits=sum(each.kind == "published" for each in tally.events_of(run_dir)),
@@ -123,6 +124,21 @@ def judge(plan: Plan, minutes: float, ended: list[str], orphans: int) -> SoakOut
         rows=rows,
         unread=unread,
     )
+
+
+def verdict_of(history: list[Event], minutes: float) -> Verdict:
+    """UNKNOWN if no commit was made. The lock is judged if somebody asked for it."""
+    found = check(history)
+    if asks_for_lock(history):
+        found = both(found, replay(history))
+    if any(each.kind == "published" for each in history):
+        return found
+    because = (
+        f"no commit was acknowledged within {minutes * 60:.0f} s, so there is nothing to judge; "
+        "run it longer (--minutes), or read its writers' logs (--run-dir)"
+    )
+    nothing = Finding("a commit was acknowledged", Kind.UNKNOWN, because)
+    return both(Verdict(Kind.UNKNOWN, because, (), (nothing,)), found)
 
 
 def read_again(plan: Plan) -> tuple[int | None, str, list[Event]]:

@@ -106,6 +106,11 @@ def replay(events: Iterable[Event], policy: Policy = Policy()) -> Verdict:
     return Verdict(Kind.VALID, because, (), (Finding(NAME, Kind.VALID, because),))
 
 
+def asks_for_lock(events: Iterable[Event]) -> bool:
+    """Whether there is something to replay: the commits of group commit take no lock."""
+    return any(each.kind == "request" and name_of(each["key"]) == LOCK_NAME for each in events)
+
+
 class StoreRecord:
     """The store's record of the lock object: each version's content, each write's outcome."""
 
