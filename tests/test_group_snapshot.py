@@ -59,15 +59,19 @@ def begun(now: Timeline, *, horizon: str = "", action: str = COMMIT) -> Transact
     return Transaction(taken, now)
 
 
-def written(
-    client: GroupClient, now: Timeline, *stats: WriteStat, horizon: str = "", action: str = COMMIT,
+def prepared(
+    now: Timeline, *stats: WriteStat, horizon: str = "", action: str = COMMIT,
     replaced: frozenset[FileGroup] = frozenset(), grows: bool = False,
-) -> GroupWrite:  # fmt: skip
+) -> Prepared:  # fmt: skip
     stats = stats or (NEW,)
     body = format_commit(stats, operation="UPSERT", schema=SCHEMA, attempt="mine", action=action,
                          replaced=replaced)  # fmt: skip
     began = begun(now, horizon=horizon, action=action)
-    return _write_of(client, Prepared(began, stats, replaced, "UPSERT", body, grows))
+    return Prepared(began, stats, replaced, "UPSERT", body, grows)
+
+
+def written(client: GroupClient, now: Timeline, *stats: WriteStat, **how: Any) -> GroupWrite:
+    return _write_of(client, prepared(now, *stats, **how))
 
 
 # --- its snapshot ---------------------------------------------------------------------------------

@@ -169,7 +169,8 @@ def decisions(count: int, **more: Any) -> tuple[GroupDecision, ...]:
 
 def fence_of(window: tuple[GroupDecision, ...], **more: Any) -> GroupFence:
     more.setdefault("completion", T(9_000))
-    return GroupFence("a", "t", round=len(window), combiner="W2", window=window, **more)
+    more.setdefault("combiner", "W2")
+    return GroupFence("a", "t", round=len(window), window=window, **more)
 
 
 def client_of(fence: GroupFence, name: str = "W1") -> GroupClient:

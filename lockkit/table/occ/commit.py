@@ -110,7 +110,8 @@ class Committed:
     epoch: int
     """The epoch of the lock's grant."""
     rounds: int
-    """Number of conflict checks; more than one if another writer won the fence in between."""
+    """Number of conflict checks; more than one if another writer won the fence in between. With
+    group commit: which replacement of the fence decided it."""
     rolled_forward: tuple[str, ...]
     """Other writers' decided commits that this commit made visible."""
     completion: str | None = None
