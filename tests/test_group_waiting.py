@@ -1489,6 +1489,11 @@ def test_a_writer_that_lists_no_offers_wins_the_fence_four_times_in_a_row_at_mos
     assert max(sizes) > 1 and sizes.index(max(sizes)) <= FAST_RUN_MAX == 4
 
 
+def test_time_does_not_pass_without_a_writer() -> None:
+    with pytest.raises(ValueError, match="only if somebody writes: 0 writers"):
+        Writing(0)
+
+
 def test_the_batches_of_a_run_are_shown_with_the_picture_that_the_lesson_describes() -> None:
     found = batches(Writing(5).play(2.0).events)
     (lanes,) = (each for each in found.view.children if isinstance(each, Lanes))

@@ -89,6 +89,8 @@ class Writing:
     world: DistantWorld = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.writers < 1:
+            raise ValueError(f"time passes only if somebody writes: {self.writers} writers")
         self.world = DistantWorld(
             "together", MOVES_MAX, PROFILES[self.profile], uniform=True, spread_ms=0,
             latency_ms=LATENCY_MS,
