@@ -430,7 +430,7 @@ def test_an_upsert_among_others_begins_again_if_a_later_instant_is_completed_mea
     assert values(url) == judged(url) == {"a": 2, "b": 2, "d": 0}
 
 
-@pytest.mark.parametrize("operation", ["append", "upsert"])
+@pytest.mark.parametrize("operation", ["append", "upsert", "upsert that lists first"])
 def test_among_others_the_properties_are_read_beside_the_listing(url: str, operation: str) -> None:
     """In a request of its own, the decision would come a round trip later, once in ten seconds."""
     asked, beside = threading.Event(), list[bool]()
@@ -443,9 +443,12 @@ def test_among_others_the_properties_are_read_beside_the_listing(url: str, opera
             if request.startswith("list"):
                 beside.append(asked.wait(5))
 
-        one._upkeep.context.together[0].checked_ms = 0
+        (client,) = one._upkeep.context.together
+        client.checked_ms = 0
+        if operation.endswith("first"):
+            client.timeline = None
         spy(one, meanwhile)
-        getattr(one, operation)(rows("c", v=1))
+        getattr(one, operation.split()[0])(rows("c", v=1))
     assert beside and all(beside)
     assert values(url) == judged(url) == {"a": 1, "b": 2, "c": 1}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,6 +45,7 @@ from lockkit.runtime import (
 from lockkit.runtime.proven import TRIES_MAX
 from lockkit.stores import ListEntry, Listing, open_store
 from lockkit.table import CommitConflict, CommitUnknown
+from lockkit.table.errors import NoTable
 from lockkit.table.format.plans import (
     ClusteringGroup,
     ClusteringInput,
@@ -54,15 +56,18 @@ from lockkit.table.format.plans import (
 from lockkit.table.format.properties import FENCED, GROUP, PROPERTIES_KEY, TableConfig
 from lockkit.table.format.property_keys import FENCE_FORMAT
 from lockkit.table.format.timeline import (
+    LANES,
     V6,
     V9,
     instant_ms,
     instant_of,
     load_timeline,
+    next_instant_ms,
     parse_timeline,
 )
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, ROLLBACK, digest
 from lockkit.table.occ.group.ahead import (
+    AHEAD_MS,
     LEFT_MAX,
     GroupAppend,
     GroupRewrite,
@@ -144,6 +149,7 @@ from lockkit.table.occ.group.outcomes import (
 from lockkit.table.occ.group.places import SPREAD_MAX_MS, behind_ms, spread_ms
 from lockkit.table.occ.group.publish import _entry_of, _raise_format, see_published
 from lockkit.table.occ.group.refused import noting, refusal_of
+from lockkit.table.occ.group.settings import recheck
 from lockkit.table.occ.group.tail import give_way
 from lockkit.table.occ.group.view import GroupView, look, offered, outcome, view_beside
 from lockkit.table.occ.transaction import (
@@ -532,6 +538,69 @@ def test_a_writer_keeps_its_place_though_its_clock_goes_on_while_it_takes_an_ins
         taken, _ = carried_out(way, answer)
         assert (instant_ms(taken.instant) - instant_ms(T(5))) % 64 == 0
         wall_ms += 450
+
+
+@pytest.mark.parametrize(("ahead_ms", "by_ms"), [(0, 1), (70, 71), (3_600_000, AHEAD_MS)])
+def test_a_handle_takes_no_instant_again_and_follows_no_clock_that_has_jumped_back(
+    ahead_ms: int, by_ms: int
+) -> None:
+    client, now_ms = client_of(fence_of(())), instant_ms(T(20_000)) // len(LANES) * len(LANES)
+    client.place_ms = now_ms + ahead_ms
+    known = TableCache(TableConfig(name="t", record_key="id", mode=FENCED, commit=GROUP), "v")
+
+    def answer(request: Any) -> Any:
+        return {Put: Applied("v"), WallMs: now_ms, Unique: "mine"}[type(request)]
+
+    way = GroupAppend(client).take(known, action=COMMIT, lead_ms=0, trying=None)
+    taken, _ = carried_out(way, answer)
+    assert by_ms <= instant_ms(taken.instant) - now_ms < by_ms + len(LANES)
+
+
+@pytest.mark.parametrize(
+    ("commit", "spread"), [(GROUP, [8, 16, 32, 32, 32]), ("serial", [1, 3, 5, 7, 9])]
+)
+def test_writers_that_lose_the_same_instants_spread_over_the_next_ones(
+    commit: str, spread: list[int]
+) -> None:
+    config = TableConfig(name="t", record_key="id", mode=FENCED, commit=commit)
+    places, seen = [set[int]() for _ in spread], list[int]()
+
+    def lost(mine: TakenInstant) -> Procedure[bool]:
+        yield from ()
+        seen.append(instant_ms(mine.instant))
+        return len(seen) > len(spread)
+
+    for number in range(600):
+        answers = {Put: Applied("v"), WallMs: instant_ms(T(0)), Unique: f"writer {number}"}
+        seen.clear()
+        carried_out(
+            take(TableCache(config, "v"), trying=lost), lambda each, of=answers: of[type(each)]
+        )
+        for found, (at_ms, next_ms) in zip(places, pairwise(seen), strict=True):
+            least_ms = next_instant_ms("", at_ms + 1, COMMIT, 0, commit == GROUP)
+            found.add((next_ms - least_ms) // len(LANES))
+    assert places == [set(range(each)) for each in spread]
+
+
+def test_the_properties_are_read_again_after_ten_seconds_and_until_they_were_read() -> None:
+    client, now_ms = client_of(fence_of(())), instant_ms(T(0))
+    known = TableCache(TableConfig(name="t", record_key="id", mode=FENCED, commit=GROUP), "v")
+    taken = TakenInstant(T(1), "mine", COMMIT, known, b"", "v")
+    found: Any = NotModified(0)
+
+    def is_read(later_ms: int) -> bool:
+        def answer(request: Any) -> Any:
+            return now_ms + later_ms if isinstance(request, WallMs) else found
+
+        return len(carried_out(recheck(client, taken), answer)[1]) > 1
+
+    assert [is_read(each) for each in (0, 9_999, 10_000, 19_999)] == [True, False, True, False]
+    found = Missing()
+    for _ in range(2):
+        with pytest.raises(NoTable):
+            is_read(20_000)
+    found = NotModified(0)
+    assert is_read(20_000) and is_read(-1), "the clock was put back"
 
 
 def test_a_writer_whose_instant_is_taken_tries_one_that_is_not_behind_its_clock() -> None:
