@@ -17,25 +17,34 @@ from lockkit.errors import LockLost, StoreError, TableError, Unanswered
 from lockkit.protocol.outcome import Applied, Found, Missing
 from lockkit.runtime import Get, List, Note, Parallel, Procedure, Put, Unique, WallMs
 from lockkit.stores import ListEntry, Listing, open_store
-from lockkit.table.errors import CommitConflict, CommitUnknown, TableChanged
+from lockkit.table.errors import CommitConflict, CommitUnknown, ModeSwitched, TableChanged
 from lockkit.table.format.timeline import V6, V9
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.conflict import SIMPLE
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, ROLLBACK
 from lockkit.table.occ.group import publish as group_publish
-from lockkit.table.occ.group.client import GroupClient
+from lockkit.table.occ.group.ahead import GroupAppend, GroupRewrite
+from lockkit.table.occ.group.client import (
+    CONTENDED_FOR,
+    LOST,
+    GroupClient,
+    GroupWrite,
+    ListedBeside,
+)
 from lockkit.table.occ.group.decision import REFUSED, GroupDecision
 from lockkit.table.occ.group.fence import format_group_fence
-from lockkit.table.occ.group.process import GroupProcess
+from lockkit.table.occ.group.process import GroupProcess, process_of
 from lockkit.table.occ.group.publish import (
     OWNER_PATIENCE_S,
     _entry_of,
     _publish_later,
+    in_group,
     publish_behind,
     publish_in_group,
     publish_together,
     see_published,
 )
+from lockkit.table.occ.group.view import GroupView
 
 MY_DECISION = GroupDecision(4, 3, COMMIT, MINE, T(9_100))
 
@@ -116,14 +125,16 @@ def test_a_commit_that_is_decided_is_not_denied_if_its_decision_cannot_be_read(
 
 
 @pytest.mark.parametrize(("kind", "why", "raised"), [
-    (ROLLBACK, "", LockLost), (REFUSED, "conflict", CommitConflict), (REFUSED, "", LockLost)
+    (ROLLBACK, "", LockLost), (REFUSED, "conflict", CommitConflict), (REFUSED, "", LockLost),
+    (REFUSED, "switched", ModeSwitched),
 ])  # fmt: skip
 def test_a_refused_commit_leaves_its_tombstone_and_is_not_published(
     monkeypatch: pytest.MonkeyPatch, kind: str, why: str, raised: type[Exception]
 ) -> None:
     """One whose refusal has left the window was rolled back, or its owner was away for long."""
-    its = GroupDecision(1, 1, kind, MINE, why=why, by=T(1))
-    fence, buried = fence_of((its,) if why or kind == ROLLBACK else ()), list[str]()
+    its, switched = GroupDecision(1, 1, kind, MINE, why=why, by=T(1)), why == "switched"
+    fence = fence_of((its,) if (why or kind == ROLLBACK) and not switched else ())
+    fence, buried = replace(fence, since=MINE if switched else fence.since), list[str]()
     client = client_of(fence)
     decides(monkeypatch, kind, sent=True)
 
@@ -156,6 +167,77 @@ def test_a_decision_that_has_left_the_window_is_found_in_the_timeline(names: Any
     assert (found.kind, found.instant, found.completion) == (COMMIT, MINE, done)
     entries.clear()
     assert carried_out(_entry_of(client_of(fence), MINE, REFUSED), answer)[0] is None
+
+
+# --- what it knows of others ----------------------------------------------------------------------
+
+
+def seen_by(
+    monkeypatch: pytest.MonkeyPatch, client: GroupClient, way: GroupAppend | None,
+    grows: bool = False,
+) -> tuple[GroupWrite, GroupView | None, bool]:
+    """The write and the view that its decision begins with; whether something is sent beside it."""
+    found = list[Any]()
+
+    def decided(_: GroupClient, write: GroupWrite, *, view: GroupView | None) -> Procedure[str]:
+        yield from ()
+        found.append((write, view, client.beside is not None))
+        raise TableChanged("a", "b", "c")
+
+    monkeypatch.setattr(group_publish, "decided", decided)
+    with pytest.raises(TableChanged):
+        mine = prepared(listed(), grows=grows)
+        carried_out(publish_together(client, mine, append=way), answered)
+    ((write, view, beside),) = found
+    return write, view, beside
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+@pytest.mark.parametrize("offered", [True, False])
+def test_a_rewrite_that_listed_beside_its_files_follows_earlier_commits_and_expects_later_ones(
+    monkeypatch: pytest.MonkeyPatch, earlier: bool, offered: bool
+) -> None:
+    client = client_of(fence_of(decisions(1)))
+    client.own |= {T(4_600), T(5_200)}
+    others = [T(4_500)] * earlier + [T(4_600), T(5_100), T(5_200)]
+    offers = [f"{V9.folder}{T(5_100)}.offer"] * offered
+    beside = listed(*map(V9.requested, others), *offers)
+    known = ListedBeside(client.known, client.known, "v1")
+    write, view, _ = seen_by(monkeypatch, client, GroupRewrite(client, known, beside=beside))
+    assert (write.earlier, write.follows) == (frozenset([T(4_500)] * earlier), earlier)
+    assert write.later == frozenset([T(5_100)] * (not offered))
+    assert bool(client.contended) == earlier
+    assert (view is None) == earlier
+    assert view is None or view.pending() == set(others)
+
+
+@pytest.mark.parametrize(("rested", "lost", "reserves"), [
+    (True, 0, True), (False, 0, True), (False, LOST + 1, True), (False, LOST + 1, False)
+])  # fmt: skip
+def test_an_append_sends_more_beside_its_replacement_only_if_it_saves_time(
+    monkeypatch: pytest.MonkeyPatch, rested: bool, lost: int, reserves: bool
+) -> None:
+    """A client whose process gives back no reservation makes none."""
+    client = client_of(fence_of(decisions(1)))
+    client.reserves, client.lost, client.acked_ms = reserves, lost, 0
+    client.contended = CONTENDED_FOR if rested or lost else 0
+    known = ListedBeside(client.known, client.known, "v1")
+    monkeypatch.setattr(group_publish, "saves_time", lambda *_: True)
+    append = GroupAppend(client, known, rested=rested)
+    write, view, beside = seen_by(monkeypatch, client, append)
+    assert view is not None and not write.meets and write.blind
+    assert write.eager == (rested or lost > LOST)
+    assert (write.ahead is not None) == (lost > LOST and reserves)
+    assert beside == (not client.contended)
+    newer = replace(known, fence=fence_of(decisions(2)), version="v2")
+    assert seen_by(monkeypatch, client, GroupAppend(client, newer))[0].meets
+    client.contended = 0
+    assert seen_by(monkeypatch, client, None)[1:] == (None, False)
+    unlisted = seen_by(monkeypatch, client, GroupAppend(client))
+    assert unlisted[1] is None and not unlisted[0].listed and not unlisted[0].follows
+    client.contended = CONTENDED_FOR
+    compared = seen_by(monkeypatch, client, GroupAppend(client, known), grows=True)[0]
+    assert not compared.eager and compared.ahead is None
 
 
 # --- publishing it --------------------------------------------------------------------------------
@@ -322,3 +404,31 @@ def test_an_interrupt_ends_the_procedure_at_once_and_says_if_the_commit_was_deci
     assert any("was committed before this" in each for each in error.value.__notes__) == (
         at == "see_published"
     )
+
+
+@pytest.mark.parametrize("lingering", [None, []], ids=["ends at once", "lingers"])
+def test_the_first_commit_of_a_process_makes_its_client_and_each_has_a_lock_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, lingering: list[threading.Thread] | None
+) -> None:
+    """An interrupted commit's lock that is taken again would make its thread count as there."""
+    context, fence = Memory(0, lingering), fence_of((), combiner="W1")
+    context.together, context.own, held = [], {T(1)}, list[Any]()
+    context.store = SimpleNamespace(url="memory://t", server="there")
+
+    def recheck(client: GroupClient, _: Any) -> Procedure[None]:
+        yield from ()
+        client.knows(fence, "v1")
+        held.append(client.held)
+
+    monkeypatch.setattr(group_publish, "_recheck", recheck)
+    decides(monkeypatch, RuntimeError("stop"))
+    for _ in range(2):
+        with pytest.raises(CommitUnknown, match="stop"):
+            publish_in_group(context, prepared(listed()), SIMPLE)
+    (client,) = context.together
+    assert client.own is context.own and client.reserves == (lingering is not None)
+    assert client.process is process_of(context.store.url, context.store.server)
+    assert client.names is V9 and client.boot_ms == context.clock.boot_ms
+    assert held[0] is not held[1]
+    assert in_group([], True) is None
+    assert [type(in_group([client], each)) for each in (True, False)] == [GroupRewrite, GroupAppend]

@@ -35,6 +35,7 @@ from lockkit.table.occ.group import commit as group_commit
 from lockkit.table.occ.group import gone as group_gone
 from lockkit.table.occ.group import process as group_process
 from lockkit.table.occ.group import publish as group_publish
+from lockkit.table.occ.group import refused as group_refused
 from lockkit.table.occ.group import view as group_view
 from lockkit.table.occ.group.client import GroupClient, GroupWrite
 from lockkit.table.occ.group.decision import REFUSED, GroupDecision, GroupFence
@@ -409,20 +410,21 @@ class Interrupted(BaseException):
 
 def lines_of(
     module: Any, do: Callable[[], Any], ends_at: Collection[int],
-    counts: Callable[[], bool] = lambda: True,
+    counts: Callable[[], bool] = lambda: True, also: Any = None,
 ) -> tuple[int, Any]:  # fmt: skip
     """Ctrl-C at these of the lines of a module that this runs; how many there are, and its error.
 
     Python looks for Ctrl-C after a call. So it does not look when it leaves a `with` block of a
     lock, nor at the begin of a `finally`, and neither does this.
     """
-    found, inside, path = 0, dict[Any, set[int]](), module.__file__
+    found, inside = 0, dict[Any, set[int]]()
+    paths = {each.__file__ for each in (module, also) if each}
 
     def trace(frame: Any, event: str, _: Any) -> Any:
         nonlocal found
-        if frame.f_code.co_filename != path:
+        if frame.f_code.co_filename not in paths:
             return None
-        line = linecache.getline(path, frame.f_lineno)
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
         leaves = "with " in line and frame.f_lineno in inside.setdefault(frame, set())
         leaves |= "if mine in " in line or ".remove(mine)" in line
         inside.setdefault(frame, set()).add(frame.f_lineno)
@@ -512,7 +514,8 @@ def test_two_interrupts_while_a_commit_is_decided_do_not_say_that_it_was_not_off
         for second in count(1):
             begun.clear()
             write = partial(table.append, rows(f"x{second}"))
-            found, error = lines_of(group_publish, write, (second,), lambda: bool(begun))
+            counts, noting = (lambda: bool(begun)), group_refused
+            found, error = lines_of(group_publish, write, (second,), counts, noting)
             said = []
             while error is not None:
                 said += getattr(error, "__notes__", [])

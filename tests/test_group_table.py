@@ -297,6 +297,7 @@ def test_an_instant_reserved_beside_a_refused_commit_is_released(
     wide = rows("b").append_column("note", pa.array(["x"]))
     with Table(url) as one, Table(url) as other:
         one.append(rows("a"))
+        published(one)  # the thread that does so would release it, too
         before_fence(one, lambda: other.append(wide))
         with pytest.raises(CommitConflict, match="columns"):
             one.append(rows("c"))
@@ -527,6 +528,7 @@ def test_columns_of_two_writers_do_not_shrink_the_table(url: str) -> None:
     wide = rows("b").append_column("note", pa.array(["x"]))
     with Table(url) as one, Table(url) as other:
         one.append(rows("a"))
+        published(one)  # the thread that does so would release it, too
         before_fence(one, lambda: other.append(wide))
         with pytest.raises(CommitConflict, match="columns"):
             one.append(rows("c"))

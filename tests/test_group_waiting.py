@@ -65,7 +65,7 @@ from lockkit.table.format.timeline import (
     next_instant_ms,
     parse_timeline,
 )
-from lockkit.table.occ.fence import COMMIT, FENCE_KEY, ROLLBACK, digest
+from lockkit.table.occ.fence import COMMIT, FENCE_KEY, GROUP_FORMAT, ROLLBACK, digest
 from lockkit.table.occ.group.ahead import (
     AHEAD_MS,
     LEFT_MAX,
@@ -635,16 +635,21 @@ def test_an_instant_under_way_far_ahead_of_the_clock_does_not_pull_the_next_one_
 
 def test_a_client_that_never_gets_to_raise_the_fences_format_gives_up() -> None:
     old, versions = replace(fence_of(()), format=3), iter(range(1_000))
+    sent = list[GroupFence]()
 
     def answer(request: Any) -> Any:
         if isinstance(request, Get):
             return Found(format_group_fence(old), f"v{next(versions)}")
         if isinstance(request, Parallel):
             return tuple(carried_out(each, answer)[0] for each in request.procedures)
+        if isinstance(request, Put):
+            sent.append(parse_group_fence(request.body))
         return {Put: PreconditionFailed(), List: [], WallMs: 0, Unique: "u"}[type(request)]
 
     with pytest.raises(TableError, match="in 40 tries"):
         carried_out(_raise_format(client_of(old)), answer)
+    raised = replace(old, format=GROUP_FORMAT, attempt="u", round=old.round + 1)
+    assert len(sent) >= 40 and set(sent) == {raised}
 
 
 def test_a_writer_looks_again_at_once_when_all_older_offers_are_decided() -> None:
