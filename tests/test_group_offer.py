@@ -128,9 +128,11 @@ def test_an_owner_that_finds_the_offer_of_an_earlier_call_of_its_own_goes_on_wit
     assert said is not None and said.base == 6 and client.read[OWN, "v2"] == said
 
 
-def test_a_later_offer_of_an_earlier_call_stays_and_its_owner_decides() -> None:
-    """The offer itself has another name."""
-    store = Objects(left_window(), _own=format_offer(upsert(base=2).offer()))
+def test_an_owner_decides_by_its_own_base_though_an_earlier_call_has_offered_an_older_one() -> None:
+    """That call had raised the base of its named offer; by now, that one has left the window, too.
+    So no other client can decide it."""
+    earlier = format_offer(upsert(base=2).offer())
+    store = Objects(left_window(), _own=earlier, **{V9.requested(T(9)): b"mine"})
     mine = upsert()
     mine.made, mine.offered, mine.sent = "v1", V9.folder + "its name", True
     assert carried_out(offer(client_of(store.fence), mine), store)[0] == COMMIT

@@ -51,7 +51,7 @@ def groups_of(body: bytes) -> frozenset[FileGroup]:
 def named(files: CommitFiles) -> frozenset[FileGroup]:
     emptied = files.overwrites
     marks = {WHOLE_TABLE} if emptied.whole_table else set(map(whole, emptied.partitions))
-    return files.writes | files.replaced | marks
+    return files.writes | marks
 
 
 @kept(16, 100_000)

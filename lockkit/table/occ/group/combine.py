@@ -52,8 +52,11 @@ def combine(client: GroupClient) -> Procedure[bool]:
 def decide_alone(
     client: GroupClient, view: GroupView, others: list[Offer], write: GroupWrite
 ) -> Procedure[bool]:
-    """Decide this commit, and what others have offered; False: nothing is decided yet."""
-    return (yield from decide_once(client, view, [write.offer(), *others], write))
+    """Decide this commit, and what others have offered; False: nothing is decided yet.
+
+    Its owner counts, not what an earlier call of its owner has offered, whose base may be older.
+    """
+    return (yield from decide_once(client, view, [*others, write.offer()], write))
 
 
 def decide_once(

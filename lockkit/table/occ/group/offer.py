@@ -24,7 +24,7 @@ from lockkit.table.occ.group.client import (
     instant_in,
     timeline_key,
 )
-from lockkit.table.occ.group.combine import decide_once, withdraw
+from lockkit.table.occ.group.combine import decide_alone, withdraw
 from lockkit.table.occ.group.decision import (
     GroupFence,
     Offer,
@@ -196,7 +196,7 @@ def take_turn(client: GroupClient, view: GroupView, write: GroupWrite, turn: int
     if turn < patience and older:
         return (yield from await_decision(client, write.instant, LOOK_TRIPS, older))
     others = yield from open_offers(view)
-    won = yield from decide_once(client, view, [write.offer(), *others], write)
+    won = yield from decide_alone(client, view, others, write)
     client.contended = CONTENDED_FOR if others else client.contended
     if won:
         return decision_in(client.known, write.instant)
