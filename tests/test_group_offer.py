@@ -19,13 +19,19 @@ from lockkit.protocol.outcome import (
     NotModified,
     PreconditionFailed,
 )
-from lockkit.runtime import Get, List, Parallel, Procedure, Put, Unique, WallMs
+from lockkit.runtime import Get, List, Parallel, Procedure, Put, Sleep, Unique, WallMs
 from lockkit.stores import ListEntry, Listing
 from lockkit.table.format.timeline import V9, instant_ms
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, ROLLBACK
 from lockkit.table.occ.group import offer as group_offer
 from lockkit.table.occ.group.client import GroupClient, GroupWrite, timeline_key
-from lockkit.table.occ.group.commit import decided, list_before_offer
+from lockkit.table.occ.group.commit import (
+    GATHER_MOST,
+    IN_VAIN,
+    decided,
+    gather,
+    list_before_offer,
+)
 from lockkit.table.occ.group.decision import REFUSED, UNPUBLISHED_MAX, GroupDecision, GroupFence
 from lockkit.table.occ.group.fence import (
     format_group_fence,
@@ -34,7 +40,13 @@ from lockkit.table.occ.group.fence import (
     parse_offer,
     tombstone,
 )
-from lockkit.table.occ.group.offer import missed_conflict, offer, offer_beside
+from lockkit.table.occ.group.offer import (
+    PATIENCE_MAX,
+    missed_conflict,
+    offer,
+    offer_beside,
+    take_turn,
+)
 from lockkit.table.occ.group.view import GroupView, look_at_one
 
 LARGE = Random(1).randbytes(9_000)
@@ -237,3 +249,37 @@ def test_a_rollback_does_not_end_what_the_fence_has_decided() -> None:
     store = Objects(fence_of((*decisions(1), its), published=1))
     view, _ = carried_out(look_at_one(client_of(store.fence), T(9)), store)
     assert view.decided[T(9)] == its
+
+
+# --- how long it waits ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["nobody", "own", "decided", "offered", "begun", "later"])
+def test_the_first_rewrite_of_a_round_waits_only_for_others_that_may_still_offer(who: str) -> None:
+    """Not for its process's other threads, nor for what is decided, or offered by now."""
+    fence = fence_of((*decisions(1), GroupDecision(2, 2, REFUSED, T(20))), published=2)
+    at = {"own": T(11), "decided": T(20), "offered": T(12), "begun": T(13), "later": T(14)}
+    keys = [V9.requested(at[who])] if who in ("own", "decided", "offered", "begun") else []
+    keys += [timeline_key(V9, T(12), "offer")] * (who == "offered")
+    store, client = Objects(fence, **dict.fromkeys(keys, b"x")), client_of(fence)
+    client.own.add(T(11))
+    mine = upsert(later=frozenset({T(14)} if who == "later" else ()))
+    view = GroupView(fence, "v1", {}, frozenset())
+    waits = who in ("begun", "later")
+    slept = [each for each in carried_out(gather(client, view, mine), store)[1]
+             if isinstance(each, Sleep)]  # fmt: skip
+    assert (len(slept) > 1) == waits and sum(e.seconds for e in slept) <= (
+        GATHER_MOST * client.trip_ms / 1000)  # fmt: skip
+    assert client.in_vain == IN_VAIN * waits
+    assert mine.later == ({at[who]} if waits else set())
+
+
+@pytest.mark.parametrize("turn", [0, PATIENCE_MAX])
+def test_an_owner_that_loses_the_fence_again_pauses_before_its_next_turn(turn: int) -> None:
+    fence = fence_of(decisions(1), published=1)
+    store, client = Objects(replace(fence, attempt="newer")), client_of(fence)
+    view = GroupView(fence, "v0", {}, frozenset())
+    kind, asked = carried_out(take_turn(client, view, upsert(), turn), store)
+    pauses = [each for each in asked if isinstance(each, Sleep)]
+    assert kind == "" and [key for key, _ in store.puts] == [FENCE_KEY]
+    assert len(pauses) == (turn >= PATIENCE_MAX) and all(each.seconds > 0 for each in pauses)
