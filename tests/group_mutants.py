@@ -63,7 +63,9 @@ def write_on_the_newest(client: Any, prepared: Any) -> Any:
 
 
 def keys_without_completed(began: Transaction) -> frozenset[str]:
-    return frozenset(each for each in RIGHT_KEYS_OF(began) if not each.endswith(".commit"))
+    keys = {each for each in RIGHT_KEYS_OF(began) if not each.endswith(".commit")}
+    names = began.taken.names
+    return frozenset(keys | {names.inflight(each, COMMIT) for each in began.timeline.inflight})
 
 
 def proven_at_once(client: Any, view: Any, each: GroupDecision, bodies: Any) -> Procedure[None]:
@@ -168,7 +170,7 @@ _SAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "begun as known": ("a rewrite among others begins on the fence that its client knew before",
                        {f"{_U}:_learned": as_known}),
     "begun late": ("a rewrite among others begins on a fence that names a later instant",
-                   {f"{_U}:is_begun": lambda _client, begun, _taken: begun is not None}),
+                   {f"{_U}:is_base": lambda _client, begun, _taken: begun is not None}),
     "own files": ("what a process has written last to a file group counts as the group's latest",
                   {"lockkit.lab.verify.table.rows:kept": of_that_group}),
 }  # fmt: skip

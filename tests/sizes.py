@@ -44,10 +44,10 @@ SIZES = (
         "a Lock on file://",
         "from lockkit import Lock\nwith Lock('file://' + folder): pass", 5_000, 5_000,
     ),
-    Size("import Table", "from lockkit.table import Table", 12_707, 12_000),
-    Size("an append to a new table", APPEND, 13_888, 13_000),
+    Size("import Table", "from lockkit.table import Table", 12_744, 12_000),
+    Size("an append to a new table", APPEND, 13_925, 13_000),
 )  # fmt: skip
-ALL_LIMIT, ALL_AIM = 108_897, 48_000
+ALL_LIMIT, ALL_AIM = 108_970, 48_000
 ENTRIES_LIMIT, ENTRIES_AIM = 18, 18
 """Files and folders at the first level of the package."""
 

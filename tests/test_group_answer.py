@@ -199,6 +199,7 @@ def test_a_rewrite_that_listed_beside_its_files_follows_earlier_commits_and_expe
 ) -> None:
     client = client_of(fence_of(decisions(1)))
     client.own |= {T(4_600), T(5_200)}
+    client.trip_ms = 500
     others = [T(4_500)] * earlier + [T(4_600), T(5_100), T(5_200)]
     offers = [f"{V9.folder}{T(5_100)}.offer"] * offered
     beside = listed(*map(V9.requested, others), *offers)
@@ -223,7 +224,7 @@ def test_an_append_sends_more_beside_its_replacement_only_if_it_saves_time(
     client.contended = CONTENDED_FOR if rested or lost else 0
     known = ListedBeside(client.known, client.known, "v1")
     monkeypatch.setattr(group_publish, "saves_time", lambda *_: True)
-    append = GroupAppend(client, known, rested=rested)
+    append = GroupAppend(client, known, rested_ms=60_000 * rested)
     write, view, beside = seen_by(monkeypatch, client, append)
     assert view is not None and not write.meets and write.blind
     assert write.eager == (rested or lost > LOST)
@@ -415,7 +416,7 @@ def test_the_first_commit_of_a_process_makes_its_client_and_each_has_a_lock_of_i
     context.together, context.own, held = [], {T(1)}, list[Any]()
     context.store = SimpleNamespace(url="memory://t", server="there")
 
-    def recheck(client: GroupClient, _: Any) -> Procedure[None]:
+    def recheck(client: GroupClient, *_: Any) -> Procedure[None]:
         yield from ()
         client.knows(fence, "v1")
         held.append(client.held)

@@ -38,8 +38,8 @@ from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group import commit as group_commit
 from lockkit.table.occ.group import process as group_process
 from lockkit.table.occ.group import publish as group_publish
-from lockkit.table.occ.group.client import GroupClient
-from lockkit.table.occ.group.commit import FAST_RUN_MAX, prove_data
+from lockkit.table.occ.group.client import FAST_RUN_MAX, GroupClient
+from lockkit.table.occ.group.commit import prove_data
 from lockkit.table.occ.group.decision import GroupFence
 from lockkit.table.occ.group.fence import OFFERS, format_group_fence, read_group_fence
 from lockkit.table.occ.group.mode import emptied

@@ -41,8 +41,8 @@ from lockkit.table.occ.group import gone as group_gone
 from lockkit.table.occ.group import outcomes as group_outcomes
 from lockkit.table.occ.group import places as group_places
 from lockkit.table.occ.group import tail as group_tail
-from lockkit.table.occ.group.client import GroupClient, GroupWrite
-from lockkit.table.occ.group.commit import FAST_RUN_MAX, prove_data
+from lockkit.table.occ.group.client import FAST_RUN_MAX, GroupClient, GroupWrite
+from lockkit.table.occ.group.commit import prove_data
 from lockkit.table.occ.group.decision import GroupFence, Offer, decide
 from lockkit.table.occ.group.fence import (
     format_group_fence,
@@ -119,6 +119,7 @@ def test_a_busy_writer_alone_reserves_ahead_and_lists_at_every_fourth_append(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_ahead, "AHEAD_MS", 600_000)
+    monkeypatch.setattr(group_ahead, "REST_MS", 60_000)
     for each in (group_gone, group_outcomes):
         monkeypatch.setattr(each, "SURE_MS", 600_000)
     done = threading.Event()
@@ -171,7 +172,7 @@ def test_a_busy_handle_lists_at_every_fourth_upsert_and_fetches_no_file_that_it_
             sent.clear()
 
     with Table(url) as table:
-        busy_upserts(table, 2, monkeypatch)
+        busy_upserts(table, 8, monkeypatch)  # it lists after one, two and four
         spy(table, noted)
         busy_upserts(table, 8, monkeypatch)
         kinds = Counter(each.partition(" ")[0] for each in asked)
@@ -206,6 +207,7 @@ def test_an_upsert_without_a_listing_begins_again_if_anything_was_decided_since(
 ) -> None:
     with Table(url) as one, Table(url) as other:
         busy_upserts(one, 2, monkeypatch)
+        one._upkeep.context.together[0].run = FAST_RUN_MAX
         asked: list[str] = []
 
         def before(request: str) -> None:
@@ -224,6 +226,58 @@ def test_an_upsert_without_a_listing_begins_again_if_anything_was_decided_since(
     assert asked.count(f"put {FENCE_KEY}") == 2, "nothing has to be decided against it"
     fence_now, _ = run(read_group_fence(), open_store(url), Clock())
     assert {each.kind for each in fence_now.window} == {"commit"}
+    assert values(url) == judged(url) == {"a": 8}
+
+
+def test_an_upsert_that_was_passed_is_taken_back_while_its_next_attempt_is_under_way(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, again = list[str](), threading.Event()
+
+    def before(request: str) -> None:
+        asked.append(request)
+        if request == f"put {FENCE_KEY}" and asked.count(request) == 1:
+            other.upsert(rows("a", v=7))
+        if sum(each.startswith("put") and each.endswith(".parquet") for each in asked) == 2:
+            again.set()
+        elif request.startswith("delete") and request.endswith(".parquet"):
+            assert again.wait(30), "nobody waits for that"
+
+    with Table(url) as one, Table(url) as other:
+        busy_upserts(one, 2, monkeypatch)
+        one._upkeep.context.together[0].run = FAST_RUN_MAX
+        spy(one, before)
+        one.upsert(rows("a", v=8))
+    assert sum(each.startswith("delete") and each.endswith(".parquet") for each in asked) == 1
+    assert values(url) == judged(url) == {"a": 8}
+    begun = [each.name.partition(".")[0] for each in timeline(url).glob("*.requested")]
+    assert all(list(timeline(url).glob(f"{each}*.commit")) for each in begun)
+
+
+def test_an_upsert_after_a_rest_lists_beside_its_file_and_begins_again_without_a_decision(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, passed = list[str](), threading.Event()
+
+    def before(request: str) -> None:
+        asked.append(request)
+        if request.startswith("put") and request.endswith(".parquet") and not passed.is_set():
+            other.upsert(rows("a", v=7))
+            passed.set()
+        elif request.startswith("list"):
+            assert passed.wait(30)
+
+    with Table(url) as one, Table(url) as other:
+        busy_upserts(one, 2, monkeypatch)
+        client = one._upkeep.context.together[0]
+        client.run, client.acked_ms = FAST_RUN_MAX, client.acked_ms - 90_000
+        spy(one, before)
+        one.upsert(rows("a", v=8))
+    data = [at for at, each in enumerate(asked) if each.startswith("put") and ".parquet" in each]
+    assert len(data) == 2
+    assert not [each for each in asked[data[0] : data[1]] if each.endswith(FENCE_KEY)]
+    assert not [each for each in asked if each.startswith("delete") and ".inflight" in each]
+    assert not client.overtaken, "the instant was reserved before its rest"
     assert values(url) == judged(url) == {"a": 8}
 
 

@@ -249,7 +249,7 @@ class Combining(Shown):
     on until its offers are decided, then starts again.
     """
 
-    def __init__(self, writers: int = 4, *, seconds: float = 0.6) -> None:
+    def __init__(self, writers: int = 4, *, seconds: float = 1.0) -> None:
         self.writers, self.seconds = writers, seconds
         self.next = widgets.Button()
         self._said = widgets.HTML()
@@ -279,8 +279,8 @@ class Combining(Shown):
         """Whether an offer waits that the killed writer was about to decide."""
         return len(self.rescued) < len(self.waiting)
 
-    def go_on(self) -> None:
-        self.play.play(self.seconds)
+    def go_on(self, part: float = 1.0) -> None:
+        self.play.play(self.seconds * part)
         self._show()
 
     def kill(self) -> None:
@@ -300,7 +300,7 @@ class Combining(Shown):
             each.procedure.close()
             play.world.tasks.remove(each)  # the request is not sent
         play.world.crash(task.node, float("inf"))
-        self.go_on()
+        self.go_on(1 / 4)  # its offers still wait
         self._lanes.selected = next(  # the picture opens there
             each["id"] for each in self._lanes.scene["marks"]
             if each["kind"] == "killed" and each["lane"] == self.victim

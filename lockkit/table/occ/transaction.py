@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lockkit.protocol.outcome import Found, Version
+from lockkit.errors import StoreError
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, PreconditionFailed, Version
 from lockkit.runtime import Note, Procedure, Unique, WallMs
-from lockkit.runtime.proven import create, read
+from lockkit.runtime.proven import all_of, create, delete, pause_after, put_once, read
 from lockkit.table.errors import CommitUnknown, OutdatedHandle, TableChanged, TableError
 from lockkit.table.format.avro import stamp
 from lockkit.table.format.base_file import Target
@@ -229,20 +231,49 @@ def take(
     at_ms = next_instant_ms(known.newest, wall_ms, action, lead_ms, grouped)
     if first and not lead_ms:
         at_ms = next_instant_ms(known.newest, instant_ms(first), action)
+    refused = list[TakenInstant]()
     for tries in range(TAKES_MAX):
         instant = instant_of(at_ms)
         offer = TakenInstant(instant, attempt, action, known, body, "")
         if trying is None or (yield from trying(offer)):
-            made = yield from create(known.config.names.requested(instant, action), body)
-            if not isinstance(made, Found):
+            once = create_unless_refused if grouped else create
+            made, *_ = yield from all_of([once(offer.requested, body), *map(_give_up, refused)])
+            if isinstance(made, Version):
                 return replace(offer, version=made)
+            refused = [] if isinstance(made, Found) else [offer]
         # Writers that collide at one instant spread over the next ones; with group commit, which
         # has no lock, all of them may have begun at that time.
         places = 8 << min(tries, 2) if grouped else 2 * tries + 1
         spread = len(LANES) * (zlib.crc32(f"{attempt}{tries}".encode()) % places)
         now_ms = next_instant_ms(known.newest, (yield WallMs()), action, 0, grouped)
         at_ms = max(next_instant_ms("", at_ms + 1, action, 0, grouped), now_ms) + spread
+    yield from all_of(map(_give_up, refused))
     raise TableChanged(instant, f"and {TAKES_MAX - 1} more were taken by others", "try again")
+
+
+def create_unless_refused(key: str, body: bytes) -> Procedure[Version | Found | None]:
+    """`create`, but None after a 412: the caller then gives the object up, whosever it is.
+
+    Not `settle_write`: that would read it first.
+    """
+    answer = yield from put_once(key, body, IfAbsent())
+    if isinstance(answer, Applied):
+        return answer.version
+    if isinstance(answer, PreconditionFailed):
+        return None
+    if isinstance(found := (yield from read(key)), Found):
+        return found.version if found.body == body else found
+    yield pause_after(answer, 0)
+    return (yield from create(key, body))
+
+
+def _give_up(offer: TakenInstant) -> Procedure[None]:
+    """Delete the requested file of a refused instant if a hidden retry was refused, so that it is
+    this attempt's own. If nobody answers, the next service takes it back."""
+    with suppress(StoreError, TableError):
+        found = yield from read(offer.requested)
+        if isinstance(found, Found) and found.body == offer.body:
+            yield from delete(offer.requested, found.version)
 
 
 def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:

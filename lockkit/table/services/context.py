@@ -142,6 +142,11 @@ class StoreHost:
         with deferred(context.emit) as later, holding as held:
             return (yield from block(StoreHost(replace(context, emit=later), self.rules), held))
 
+    def behind(self, way: Procedure[None], name: str) -> Procedure[None]:
+        from lockkit.table.occ.group.publish import linger
+        yield from ()
+        linger(self.context, way, name)
+
     def in_group(self, *, rewrites: bool = False) -> Any:
         from lockkit.table.occ.group.publish import in_group
         self.together = in_group(self.context.together, rewrites)

@@ -79,6 +79,9 @@ class AttemptHost(Protocol):
         events between a decision and its acknowledgement. `scout` reads with each claim. Raises
         `LockBusy`."""
 
+    def behind(self, way: Procedure[None], name: str) -> Procedure[None]:
+        """Begin a step that nobody waits for; it ends before its process does."""
+
     def in_group(self, *, rewrites: bool = False) -> Any:
         """With group commit: how an append, or an upsert or delete, takes its instant and lists."""
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from lockkit.errors import LockBusy, TableError
+from lockkit.errors import LockBusy, StoreError, TableError
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
@@ -58,7 +58,7 @@ def withdraw_attempt(
     """
     if isinstance(error, LateInstant) and prepared is not None:
         if prepared.instant == taken.instant and goes_without(taken.action, prepared.body):
-            yield from host.run(_delete_passed(prepared))
+            yield from host.behind(_delete_passed(prepared), f"withdraw-{taken.instant}")
             return True
     if error is None or (isinstance(error, TableError) and not isinstance(error, CommitConflict)):
         yield from _refuse_deleted(host, taken, paths)
@@ -163,8 +163,9 @@ def _delete_passed(prepared: Prepared) -> Procedure[None]:
     readers show the data files.
     """
     taken = prepared.transaction.taken
-    yield from all_of([*(delete(each.path) for each in prepared.stats), unmark(taken.instant)])
-    yield from delete(taken.requested, taken.version)
+    with suppress(TableError, StoreError):  # then the next writer does it
+        yield from all_of([*(delete(each.path) for each in prepared.stats), unmark(taken.instant)])
+        yield from delete(taken.requested, taken.version)
 
 
 def _add_note(error: BaseException | None, note: str) -> None:

@@ -146,6 +146,10 @@ class SimHost:
         yield from hold.leave(None)
         return result
 
+    def behind(self, way: Procedure[None], name: str) -> Procedure[None]:
+        yield from ()
+        self.table.world.spawn(self.session.node, way)
+
     def in_group(self, *, rewrites: bool = False) -> GroupAppend | None:
         self._may_forget()
         self.appending = in_group([self.together], rewrites)

@@ -33,11 +33,10 @@ from lockkit.table.occ.group.client import (
     decision_in,
     schema_id,
 )
-from lockkit.table.occ.group.commit import FAST_RUN_MAX
 from lockkit.table.occ.group.decision import GroupFence
 from lockkit.table.occ.group.fence import parse_group_fence
 from lockkit.table.occ.group.places import behind_ms, spread_ms
-from lockkit.table.occ.group.refused import passed
+from lockkit.table.occ.group.refused import LateInstant, passed
 from lockkit.table.occ.group.settings import survey_checked
 from lockkit.table.occ.group.tail import as_decided, give_way
 from lockkit.table.occ.group.view import has_gap
@@ -56,6 +55,9 @@ LEFT_MAX = 2
 OVERTAKEN_FOR = 8
 """After another commit has passed a rewrite that had not listed first, so many of its writer's
 next rewrites list before they make their files."""
+REST_MS = 200
+"""A rewrite lists beside its files after it was idle for so long: others may have committed, and
+then it begins again at once."""
 
 
 @dataclass(slots=True)
@@ -75,15 +77,21 @@ class GroupAppend:
     """Decided before the listing, and not known to be published."""
     columns_at: str = ""
     """The newest commit whose columns an append knows."""
-    rested: bool = False
-    """Whether its client was idle for more than a round trip before this commit."""
+    late: LateInstant | None = None
+    """Why it begins again, by the listing beside its files."""
+    rested_ms: int = 0
+    """How long its client was idle before this commit."""
+
+    @property
+    def rested(self) -> bool:
+        return self.rested_ms > self.client.trip_ms
 
     def take(
         self, known: Any, *, action: str, lead_ms: int, trying: Trying | None, plan: bytes = b"",
     ) -> Procedure[TakenInstant]:  # fmt: skip
         """Take the instant that was reserved ahead if it is still usable, otherwise a new one."""
         client, self.listed, self.only = self.client, None, ""
-        self.rested = client.boot_ms() - client.acked_ms > client.trip_ms
+        self.rested_ms = client.boot_ms() - client.acked_ms
         if client.known is not None:
             known = replace(known, newest=max(known.newest, client.known.since))
         useless = []
@@ -115,7 +123,7 @@ class GroupAppend:
     def survey(self, taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
         """Like `transaction.survey`, with the fence beside it, or without a request."""
         client = self.client
-        fresh = taken.early_ms and client.timeline is not None and client.wins < FAST_RUN_MAX
+        fresh = taken.early_ms and client.timeline is not None and not client.lists
         if fresh and _alone(client, taken.instant):
             yield Note("began", {"instant": taken.instant})
             return Transaction(taken, client.timeline), client.timeline
@@ -177,7 +185,7 @@ class GroupRewrite(GroupAppend):
         self, known: Any, *, action: str, lead_ms: int, trying: Trying | None, plan: bytes = b"",
     ) -> Procedure[TakenInstant]:  # fmt: skip
         """While other clients commit, it reads the fence in parallel with the reservation."""
-        client, self.begun, self.beside = self.client, None, None
+        client, self.begun, self.beside, self.late = self.client, None, None, None
         way = GroupAppend.take(
             self, known, action=action, lead_ms=lead_ms, trying=trying, plan=plan
         )
@@ -198,13 +206,13 @@ class GroupRewrite(GroupAppend):
             if seen is not None and seen.fence is not None:
                 self.begun, self.only = seen.fence
                 self.began = client.process.sent if client.process else 0
-                if client.wins >= FAST_RUN_MAX:  # only to see what others have offered
+                if client.lists or self.rested_ms > REST_MS:
                     return Transaction(taken, seen, lambda: self.list_beside(taken)), seen
                 yield Note("began", {"instant": taken.instant})
                 return Transaction(taken, seen), seen
         overtaken = client.overtaken > 0
         client.overtaken -= overtaken
-        if not overtaken and is_begun(client, self.begun, taken) and client.listed_after <= after:
+        if not overtaken and is_base(client, self.begun, taken) and client.listed_after <= after:
             seen = as_decided(client, after)
             if seen is not None:
                 return Transaction(taken, seen, lambda: self.list_beside(taken)), seen
@@ -218,8 +226,8 @@ class GroupRewrite(GroupAppend):
     def list_beside(self, taken: TakenInstant) -> Procedure[None]:
         """The listing after the reservation, while the files are sent.
 
-        The write begins again if the listing shows that its instant is useless. After it gave way
-        to an earlier overwrite it lists again; that overwrite is later than its base.
+        The write begins again (`late`) if the listing shows that its instant is useless. After it
+        gave way to an earlier overwrite it lists again; that overwrite is later than its base.
         """
         client = self.client
         transaction, now = yield from survey_checked(client, taken)
@@ -227,9 +235,10 @@ class GroupRewrite(GroupAppend):
         if transaction is not None and (yield from give_way(*of)):
             transaction, now = yield from survey_checked(client, taken)
         client.timeline, client.listed_after = now, _listed_after(taken)
-        client.overtaken = OVERTAKEN_FOR if transaction is None else 0
+        client.overtaken = OVERTAKEN_FOR if transaction is None and not taken.early_ms else 0
         if transaction is None:
-            raise passed(taken.instant, now.latest)
+            self.late = passed(taken.instant, now.latest)
+            return
         self.listed, self.beside = ListedBeside(self.begun, self.begun, client.version), now
         if self.begun is not None:
             commits = (each for each in self.begun.window if each.kind == COMMIT)
@@ -268,7 +277,7 @@ def _learned(client: GroupClient, found: Any) -> GroupFence | None:
     return fence if fence is client.known and not isinstance(found, Missing) else None
 
 
-def is_begun(client: GroupClient, begun: GroupFence | None, taken: TakenInstant) -> bool:
+def is_base(client: GroupClient, begun: GroupFence | None, taken: TakenInstant) -> bool:
     """Whether this fence, which was read since the write was called, may give the snapshot."""
     return (
         begun is not None and begun is client.known and begun.newest < taken.instant

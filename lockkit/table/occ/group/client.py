@@ -39,6 +39,9 @@ FOLLOWS_MS = 2_000
 TRIP_LEAST_MS, TRIP_MOST_MS = 5, 500
 INSTANT_DIGITS = 17
 CONTENDED_FOR = 4
+FAST_RUN_MAX = 4
+"""After at most so many commits without a listing a writer lists, and decides what others
+offered."""
 LOST = 2
 """An append that lost the fence so often in a row is offered beside its next replacement."""
 
@@ -93,6 +96,9 @@ class GroupClient:
     trip_ms: int = TRIP_LEAST_MS
     """How long the last round trip took."""
     wins: int = 0
+    run: int = 1
+    """After so many commits without a listing it lists: soon after it has met another client, then
+    ever later, up to `FAST_RUN_MAX`."""
     won: set[int] = field(default_factory=set)
     """Rounds of the window that this client decided."""
     checked_ms: int = 0
@@ -107,7 +113,8 @@ class GroupClient:
     watches: bool = True
     """Whether it then looks for what others decide next, and publishes it."""
     idle: str = ""
-    """A client that the fence named, and that did not publish."""
+    """The client that the fence names, if it does not publish. If the fence names it again after
+    another one, it is at work again."""
     bodies: dict[str, bytes] = field(default_factory=dict)
     """Its own inflight files that are not published yet."""
     behind: list[GroupDecision] = field(default_factory=list)
@@ -171,6 +178,7 @@ class GroupClient:
             self.rate.saw(rounds, self.knew_ms)
         else:
             self.rate.unchanged(version, self.knew_ms)
+        self.idle = self.idle if fence.combiner == self.idle else ""
         self.archived = max(self.archived, fence.archived)
         self.proven = {each for each in frozenset(self.proven) if each >= fence.first}
         self.won = {each for each in self.won if fence.window and each >= fence.window[0].round}
@@ -184,6 +192,14 @@ class GroupClient:
     def ours(self) -> set[str]:
         """Instants that this process works on, or lately did."""
         return self.own | set(list(self.process.taken) if self.process else ())
+
+    @property
+    def lists(self) -> bool:
+        """Whether its next commit lists: it may have missed what others offered."""
+        return self.wins >= (FAST_RUN_MAX if self.contended else self.run)
+
+    def listed(self) -> None:
+        self.wins, self.run = 0, 1 if self.contended else min(FAST_RUN_MAX, 2 * self.run)
 
     def takes(self, instant: str) -> None:
         if self.process is not None:

@@ -47,10 +47,9 @@ writer's requests take longer, or it is gone."""
 LATELY_TRIPS, MOST = 8, 0.8
 """It expects this part of the rewrites that were decided, of instants that began within so many
 round trips."""
-FAR_TRIPS = 8
-"""A rewrite does not wait for the owner of an offer whose instant is earlier by so many."""
-FAST_RUN_MAX = 4
-"""After so many commits without a listing a writer lists, and decides what others offered."""
+FAR_TRIPS, SLOW_TRIPS = 8, 4
+"""A rewrite does not wait for the owner of an offer whose instant is earlier by so many; nor for
+one that has not offered in so many: its files take longer, or it will begin again."""
 
 
 def next_group_instant(wall_ms: int, newest: str) -> str:
@@ -112,7 +111,7 @@ def decided(
     """Have an instant decided whose data and inflight file are proven.
 
     `view` has a listing that was made with the reservation: the offers that it shows are decided
-    with this commit. A client without one lists after `FAST_RUN_MAX` commits in a row.
+    with this commit. A client without one lists after a few commits in a row (`GroupClient.run`).
     """
     if kind := decision_in(client.known, write.instant):
         return kind
@@ -123,7 +122,7 @@ def decided(
         return (yield from decided_over(client, write, view))
     shared = client.process is not None and client.process.is_shared(client.known)
     if view is None and (shared or looks_first(client, write)):
-        client.wins = 0
+        client.listed()
         view = yield from look(client)
     elif view is None and client.known and goes_alone(client, client.known, write):
         view = view_of_known(client, client.known)
@@ -179,7 +178,7 @@ def decided_over(
             client.contended = CONTENDED_FOR if others else client.contended
             if kind := decision_in(client.known, write.instant):
                 return kind
-    client.wins, client.timeline = 0, None
+    client.wins = 0
     view = yield from look(client)
     if kind := (yield from outcome(view, write.instant)):
         return kind
@@ -195,7 +194,7 @@ def looks_first(client: GroupClient, write: GroupWrite) -> bool:
 
     A commit that follows another is offered at once, and the owner of the other one decides it.
     """
-    if client.known is None or client.wins >= FAST_RUN_MAX:
+    if client.known is None or client.lists:
         return True
     return write.surveyed and client.contended > 0 and not write.follows
 
@@ -217,11 +216,11 @@ def is_crowded(client: GroupClient, view: GroupView, write: GroupWrite) -> bool:
 def is_left_over(
     client: GroupClient, write: GroupWrite, earlier: str, offered: bool
 ) -> bool:  # fmt: skip
-    """Whether an earlier instant was offered long ago: its owner is far away, or waits for another
-    one. So this commit does not wait for it, and decides it.
+    """Whether an earlier instant began long ago. If it is offered, its owner is far away, or waits
+    for another one, and this commit decides it.
     """
-    old_ms = instant_ms(write.instant) - FAR_TRIPS * client.trip_ms
-    return offered and instant_ms(earlier) < old_ms
+    old_ms = (FAR_TRIPS if offered else SLOW_TRIPS) * client.trip_ms
+    return instant_ms(earlier) < instant_ms(write.instant) - old_ms
 
 
 def see_others(
@@ -323,6 +322,6 @@ def prove_data(objects: dict[str, bytes]) -> Procedure[None]:
 
 def goes_alone(client: GroupClient, known: GroupFence, write: GroupWrite) -> bool:
     """Whether no listing is needed: every decision since the reservation is known."""
-    fresh = not client.contended and client.wins < FAST_RUN_MAX
+    fresh = not client.contended and not client.lists
     in_order = write.listed or known.newest < write.instant
     return fresh and in_order and reaches(known, write.base)

@@ -55,7 +55,7 @@ PAUSE_FIRST_S, PAUSE_LONGEST_S = 0.02, 0.5
 """The pause between two turns of a client whose instant is offered. It grows with each lost
 turn."""
 LOOK_TRIPS = (1.25, 0.75, 1.25, 1.75)
-APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (0.25, 0.5, 1.0)
+APPEND_TRIPS, UPSERT_TRIPS = (1.75, 1.0, 1.5), (0.25, 0.5)
 """When a client looks whether its instant is decided: after an older offer, after its own offer.
 An upsert's first look comes after the time that its client has learned."""
 EAGER_TRIPS = (0.5, 0.3, 0.5, 1.5)
@@ -63,9 +63,9 @@ EAGER_TRIPS = (0.5, 0.3, 0.5, 1.5)
 SOONER, LATER, SOONEST, LATEST, SOON_MOST = 0.1, 0.2, 1.0, 4.0, 2.0
 """After a look that showed the decision, the next commit's first look is so many round trips
 sooner; after one that did not, so many later. The limits follow."""
-NEXT_TRIPS = 2.5
-"""An upsert waits so long before it decides whose turn it is: the writers that were just decided
-have offered again by then."""
+NEXT_TRIPS, FEW = 2.5, 4
+"""An upsert whose turn it is waits so long before it decides if at least so many others came first:
+they have offered again by then."""
 ROUND_TRIPS, RANK_MAX, ROUNDS_MAX = 2, 4, 4
 """On a store with one write a second to the fence: a client looks so many round trips after the
 next replacement is due, once more for each older offer up to so many, and for so many
@@ -124,7 +124,7 @@ def offer(client: GroupClient, write: GroupWrite) -> Procedure[str]:
     for turn in range(TURNS_MAX):
         if turn or view is None:
             at_known = not turn and is_next(client, write)
-            if at_known:
+            if at_known and len(write.earlier) >= FEW:
                 yield Sleep(client.trip_ms / 1000 * NEXT_TRIPS)
             view = yield from look(client, at_known=at_known)
         if kind := (yield from outcome(view, write.instant)):

@@ -102,7 +102,7 @@ def publish_together(
             "has the conflict strategy of file groups only (`SIMPLE`): other clients decide for "
             "this one", "leave out the strategy",
         )  # fmt: skip
-    yield from _recheck(client, prepared)
+    yield from _recheck(client, prepared, append)
     yield from _raise_format(client)
     instant = prepared.instant
     write = client.writing = _write_of(client, prepared)
@@ -193,7 +193,7 @@ def publish_in_group(
                 committed: Committed = run(way, context.store, context.clock, later)
         except BaseException:
             if clients[0].ahead:  # reserved beside a decision that was not made
-                _linger(context, give_back(clients[0]), "give-back")
+                linger(context, give_back(clients[0]), "give-back")
             raise
     with after_commit(committed):
         _publish_later(context)
@@ -211,10 +211,11 @@ def _publish_later(context: GroupContext) -> None:
             _publish_now(context, see_published(client, mine))
         else:
             way = confirmed(client, mine, publish_behind(client, mine))
-            _linger(context, way, f"publish-{mine.instant}")
+            linger(context, way, f"publish-{mine.instant}")
 
 
-def _linger(context: GroupContext, way: Procedure[Any], name: str) -> None:
+def linger(context: GroupContext, way: Procedure[Any], name: str) -> None:
+    """Carry out what nobody waits for, in a thread that the process joins before it exits."""
     lingering = context.lingering if context.lingering is not None else []
     lingering[:] = [each for each in lingering if each.is_alive()]
     thread = threading.Thread(target=_publish_now, args=(context, way), name=f"lockkit-{name}")
@@ -250,8 +251,12 @@ def saves_time(client: GroupClient, write: GroupWrite) -> bool:
     return write.blind and client.contended > 0 and any(first)
 
 
-def _recheck(client: GroupClient, prepared: Prepared) -> Procedure[None]:
+def _recheck(
+    client: GroupClient, prepared: Prepared, append: GroupAppend | None
+) -> Procedure[None]:  # fmt: skip
     """Read the properties if they are due; and the fence in parallel if it is not known."""
+    if append is not None and append.late is not None:
+        raise append.late
     unknown = client.known is None
     reads: list[Procedure[Any]] = [read_group_fence()] if unknown else []
     *found, _ = yield from all_of([*reads, recheck(client, prepared.transaction.taken)])

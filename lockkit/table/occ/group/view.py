@@ -156,7 +156,7 @@ def view_beside(
         client.knows(fence, listed.version)
     if has_gap(before, client.known):
         return None
-    client.wins = 0
+    client.listed()
     decided = known_decisions(before, client.known)
     return GroupView(client.known, client.version, decided, keys, client.horizon)
 
