@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from test_group_snapshot import MINE, listed, prepared
-from test_group_waiting import T, carried_out, client_of, decisions, fence_of
+from test_group_waiting import T, carried_out, client_of, decisions, fence_of, nothing
 
 from lockkit.clock import Clock
 from lockkit.errors import LockLost, StoreError, TableError, Unanswered
@@ -44,6 +44,7 @@ from lockkit.table.occ.group.publish import (
     publish_together,
     see_published,
 )
+from lockkit.table.occ.group.refused import LateInstant, passed
 from lockkit.table.occ.group.view import GroupView
 
 MY_DECISION = GroupDecision(4, 3, COMMIT, MINE, T(9_100))
@@ -167,6 +168,16 @@ def test_a_decision_that_has_left_the_window_is_found_in_the_timeline(names: Any
     assert (found.kind, found.instant, found.completion) == (COMMIT, MINE, done)
     entries.clear()
     assert carried_out(_entry_of(client_of(fence), MINE, REFUSED), answer)[0] is None
+
+
+def test_a_rewrite_that_its_own_listing_has_passed_sends_nothing_more() -> None:
+    """A reader may have passed its instant, or a service has rolled it back."""
+    late = passed(MINE, T(9_000))
+    way = publish_together(client_of(fence_of(())), prepared(listed()),
+                           append=GroupRewrite(GroupClient(), late=late))  # fmt: skip
+    with pytest.raises(LateInstant) as error:
+        carried_out(way, nothing)
+    assert error.value is late
 
 
 # --- what it knows of others ----------------------------------------------------------------------

@@ -19,6 +19,7 @@ from lockkit.table.format.schema import avro_schema
 from lockkit.table.format.timeline import V6, V9
 from lockkit.table.occ.fence import COMMIT, FENCE_KEY, NO_INSTANT, digest
 from lockkit.table.occ.group.client import (
+    FAST_RUN_MAX,
     OVERWRITE,
     TRIP_LEAST_MS,
     TRIP_MOST_MS,
@@ -99,6 +100,27 @@ def test_a_fence_beside_a_listing_is_replaced_if_its_round_is_later() -> None:
     pairs = ((before, after), (before, before), (after, before), (None, after), (before, None))
     found = [ListedBeside(*each).is_replaced for each in pairs]
     assert found == [True, False, False, False, False]
+
+
+def test_the_client_that_does_not_publish_is_at_work_again_once_the_fence_names_it_anew() -> None:
+    client, fence = client_of(fence_of(())), fence_of((), combiner="W2")
+    client.idle = "W2"
+    for number, (combiner, idle) in enumerate((("W2", "W2"), ("W3", ""), ("W2", ""))):
+        client.knows(replace(fence, combiner=combiner, round=number), f"v{number}")
+        assert client.idle == idle
+
+
+def test_a_client_alone_lists_ever_more_seldom_and_among_others_at_every_fourth_commit() -> None:
+    client, runs = client_of(fence_of(())), list[int]()
+    for contended in (0, 0, 0, 0, 1, 1, 0):
+        client.contended = contended
+        client.wins = 0
+        while not client.lists:
+            client.wins += 1
+        runs.append(client.wins)
+        client.listed()
+        assert client.wins == 0
+    assert runs == [1, 2, *[FAST_RUN_MAX] * 4, 1]
 
 
 # --- what a commit writes -------------------------------------------------------------------------

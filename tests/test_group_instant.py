@@ -28,6 +28,7 @@ from lockkit.table.occ.group import ahead as group_ahead
 from lockkit.table.occ.group.ahead import (
     AHEAD_MS,
     OVERTAKEN_FOR,
+    REST_MS,
     GroupAppend,
     GroupRewrite,
     give_back,
@@ -39,7 +40,7 @@ from lockkit.table.occ.group.ahead import (
 from lockkit.table.occ.group.client import LOST, GroupClient, ListedBeside, schema_id
 from lockkit.table.occ.group.decision import GroupDecision
 from lockkit.table.occ.group.fence import format_group_fence
-from lockkit.table.occ.group.refused import LateInstant
+from lockkit.table.occ.group.refused import LateInstant, passed
 from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction
 
 NEWEST, NOW_MS = T(20), instant_ms(T(100))
@@ -371,12 +372,13 @@ def test_among_others_a_rewrite_reads_the_fence_beside_its_reservation(
     with_(way.client, how)
     for fence in (NotModified(), Found(format_group_fence(newer), "v2")):
         before = way.client.known
-        way.begun, way.beside = before, listed()
+        way.begun, way.beside, way.late = before, listed(), passed(T(9), T(10))
         store = Sent(fence)
         carried_out(way.take(CACHE, action=COMMIT, lead_ms=0, trying=None), store)
         assert [each for each in store.asked if FENCE_KEY in each] == (
             [f"get {FENCE_KEY} unless v1"] * reads)  # fmt: skip
-        assert way.begun is (way.client.known if reads else None) and way.beside is None
+        assert way.begun is (way.client.known if reads else None)
+        assert way.beside is None and way.late is None
         assert (way.client.known is before) == (not reads or isinstance(fence, NotModified))
 
 
@@ -394,7 +396,8 @@ def answering(value: Any) -> Procedure[Any]:
     (9, {}, False, "at once"), (0, {}, False, "lists"), (9, {"timeline": None}, False, "lists"),
     (9, PASSED_BY, False, "lists"), (9, {"contended": 1}, False, "lists"),
     (9, {"newest": MINE.instant}, False, "lists"), (9, {"window": DECIDED}, False, "lists"),
-    (9, {"wins": 99}, False, "beside"), (0, SHARED, False, "at once"),
+    (9, {"wins": 99}, False, "beside"), (9, {"acked_ms": 1_000 - REST_MS}, False, "at once"),
+    (9, {"acked_ms": 999 - REST_MS}, False, "beside"), (0, SHARED, False, "at once"),
     (0, SHARED | {"contended": 1}, False, "lists"), (0, {"contended": 1}, True, "beside"),
     (0, {"contended": 1} | PASSED_BY, True, "lists"),
     (0, {"contended": 1, "timeline": None}, True, "lists"),
@@ -411,7 +414,7 @@ def test_a_rewrite_begins_without_a_listing_only_if_what_its_client_knows_shows_
     client, found = way.client, Listings(monkeypatch, now)
     assert isinstance(way, GroupRewrite)
     with_(client, how)
-    way.begun = client.known if begun else None
+    way.begun, way.rested_ms = client.known if begun else None, 1_000 - client.acked_ms
     if client.version == "v0":  # a service in another thread has read a newer fence
         client.knows(replace(client.known, attempt="newer"), "v1")  # type: ignore[type-var]
     taken = replace(MINE, early_ms=early_ms)
@@ -449,15 +452,17 @@ def test_a_rewrite_that_lists_beside_its_files_decides_by_that_listing(
     assert found.met == [None, "gives way"] + [None] * waits
 
 
+@pytest.mark.parametrize("early_ms", [0, 9])
 def test_a_rewrite_that_was_passed_begins_again_and_lists_first_for_a_while(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, early_ms: int
 ) -> None:
-    """Once its files are proven, so that they are deleted at once."""
+    """Once its files are proven, so that they are deleted at once. One that used an instant which
+    was reserved ahead met nobody until then."""
     way, found = lister(GroupRewrite), Listings(monkeypatch, None)
     assert isinstance(way, GroupRewrite)
-    carried_out(way.list_beside(replace(MINE, early_ms=0)), Sent())
+    carried_out(way.list_beside(replace(MINE, early_ms=early_ms)), Sent())
     assert isinstance(way.late, LateInstant) and way.beside is None and found.met == [None]
-    assert way.client.overtaken == OVERTAKEN_FOR
+    assert way.client.overtaken == OVERTAKEN_FOR * (not early_ms)
 
 
 @pytest.mark.parametrize(("beside", "contended", "only", "follows", "decides"), [
