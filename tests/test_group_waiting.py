@@ -577,7 +577,7 @@ def test_writers_that_lose_the_same_instants_spread_over_the_next_ones(
     commit: str, spread: list[int]
 ) -> None:
     config = TableConfig(name="t", record_key="id", mode=FENCED, commit=commit)
-    places, seen = [set[int]() for _ in spread], list[int]()
+    places, ways, seen = [set[int]() for _ in spread], set[tuple[int, ...]](), list[int]()
 
     def lost(mine: TakenInstant) -> Procedure[bool]:
         yield from ()
@@ -593,7 +593,9 @@ def test_writers_that_lose_the_same_instants_spread_over_the_next_ones(
         for found, (at_ms, next_ms) in zip(places, pairwise(seen), strict=True):
             least_ms = next_instant_ms("", at_ms + 1, COMMIT, 0, commit == GROUP)
             found.add((next_ms - least_ms) // len(LANES))
+        ways.add(tuple(seen))
     assert places == [set(range(each)) for each in spread]
+    assert len(ways) > max(spread), "two that meet at one instant need not meet at the next one"
 
 
 def test_the_properties_are_read_again_after_ten_seconds_and_until_they_were_read() -> None:

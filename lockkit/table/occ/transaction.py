@@ -242,9 +242,10 @@ def take(
                 return replace(offer, version=made)
             refused = [] if isinstance(made, Found) else [offer]
         # Writers that collide at one instant spread over the next ones; with group commit, which
-        # has no lock, all of them may have begun at that time.
-        places = 8 << min(tries, 2) if grouped else 2 * tries + 1
-        spread = len(LANES) * (zlib.crc32(f"{attempt}{tries}".encode()) % places)
+        # has no lock, all of them may have begun at that time. Two checksums differ by the same
+        # bits at each try, so each try uses other bits: else who collides once does so each time.
+        places, bits = (8 << min(tries, 2), 5 * tries % 28) if grouped else (2 * tries + 1, 0)
+        spread = len(LANES) * ((zlib.crc32(f"{attempt}{tries}".encode()) >> bits) % places)
         now_ms = next_instant_ms(known.newest, (yield WallMs()), action, 0, grouped)
         at_ms = max(next_instant_ms("", at_ms + 1, action, 0, grouped), now_ms) + spread
     yield from all_of(map(_give_up, refused))
