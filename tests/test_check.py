@@ -448,6 +448,20 @@ def test_a_client_that_waits_for_itself_is_found_unless_it_restarted_in_between(
     assert "no self-inflicted loss" not in failed(spoilt(same, waits, killed, started))
 
 
+@pytest.mark.parametrize(("look_ms", "found"), [(0.5, False), (45, True)])
+def test_a_client_waits_for_nobody_by_a_look_from_before_its_late_write(
+    look_ms: float, found: bool
+) -> None:
+    """The next look shows the write."""
+    (landed,) = [e for e in well() if e.get("attempt") == "a-v1" and e.get("applied")]
+    (asked,) = [e for e in well() if e.get("attempt") == "a-v1" and e.kind == "ask"]
+    assert asked.at_ms < landed.at_ms < 45
+    look = event(asked.at_ms + look_ms, "W1", "ask", request=91, op="look", key=LOCK, attempt="")
+    waits = event(50, "W1", "waiting", owner="W1", epoch=1, until_ms=9_000)
+    verdict = spoilt(same, waits, look)
+    assert ("no self-inflicted loss" in failed(verdict)) == found
+
+
 # --- what is not known, and what is not a history -----------------------------------------------
 
 

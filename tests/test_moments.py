@@ -257,7 +257,7 @@ def test_no_other_ways_are_tried_from_a_move_that_is_wrong_already(
 
 
 def test_an_error_of_the_service_that_ends_a_run_is_a_violation_and_not_raised() -> None:
-    violation = play(SeedMoment.of("group/unproven:132")).violation
+    violation = play(SeedMoment.of("group/unproven:39")).violation
     assert violation is not None
     assert violation.startswith("no client ends by an unexpected error: NoTable(")
 

@@ -98,16 +98,20 @@ def no_self_inflicted_loss(lanes: HistoryIndex) -> Finding | None:
         return unknown(name, what)
     breaks = [each for kind in ("started", "released") for each in lanes.by_kind[kind]]
     writes = [each for _, each in lanes.lock_writes]
+    looks = [each for each in lanes.by_kind["ask"] if each["op"] == "look"]
     moments = sorted(
-        [*writes, *reported, *breaks, *lanes.grants, *lanes.by_kind["renewed"]], key=_at
+        [*writes, *reported, *breaks, *lanes.grants, *lanes.by_kind["renewed"], *looks], key=_at
     )
     sent_ms = {each["attempt"]: each.at_ms for each in lanes.by_kind["ask"]}
     standing: Event | None = None
     until_ms: dict[str, float] = {}
     started_ms: dict[str, float] = {}
+    looked_ms: dict[str, float] = {}
     for each in moments:
         if each.kind == "request":
             standing = each
+        elif each.kind == "ask":
+            looked_ms[each.who] = each.at_ms
         elif each.kind in ("held", "renewed"):
             until_ms[each.who] = float(each["until_ms"])
         elif each.kind in ("started", "released"):
@@ -121,6 +125,9 @@ def no_self_inflicted_loss(lanes: HistoryIndex) -> Finding | None:
                 continue  # by its own clock: the lease simply ran out
             if sent_ms.get(standing["attempt"], each.at_ms) < started_ms.get(each.who, 0.0):
                 continue  # of its life before, and late
+            looked = looked_ms.get(each.who, 0.0)
+            if sent_ms.get(standing["attempt"], looked) < looked < standing.at_ms:
+                continue  # it landed after that look: the next one shows it
             what = "lost the lock" if each.kind == "lost" else "must wait"
             because = (
                 f"{each.who} recorded that it {what}, while the lock object held its own write "

@@ -82,6 +82,10 @@ class LeaseSession:
     busy: bool = False
     """Whether one of its procedures has the client to itself."""
     orphaned: bool = False
+    attempt: str = ""
+    """The attempt of its last write."""
+    looked: tuple[str, float] = "", 0.0
+    """That attempt when it last looked, and when that was."""
 
     def assert_held(self) -> None:
         grant.assert_held(self.client, self.node.name)
@@ -105,6 +109,8 @@ class LeaseRun(SeedRun):
     """The highest epoch that was ever applied."""
     grants: int = 0
     standing: Record | None = None
+    landed_ms: float = 0.0
+    """When it was written."""
     writer: str = ""
     commits: int = 0
     last_epoch: int = 0
@@ -121,6 +127,7 @@ class LeaseRun(SeedRun):
         record = None if after is None else decode(after.body)
         assert not isinstance(record, Garbled)
         was, self.standing = self.standing, record
+        self.landed_ms = self.world.time.now_ms
         if record is None or record.expired:
             return
         handle = record.attempt.rpartition("/")[0]
@@ -149,6 +156,10 @@ class LeaseRun(SeedRun):
         """A client reports what it believes from now on."""
         now_ms, clock = self.world.time.now_ms, session.node.clock
         match kind:
+            case "ask" if data["op"] == "look":
+                session.looked = session.attempt, now_ms
+            case "ask":
+                session.attempt = data["attempt"]
             case "held" | "renewed":
                 until = session.client.state.until_ms
                 assert until is not None
@@ -170,11 +181,11 @@ class LeaseRun(SeedRun):
                     raise Violated(Invariant.NO_SELF_LOSS, f"{kind}: {because}")
 
     def _is_own(self, session: LeaseSession) -> bool:
-        record = self.standing
-        return (
-            record is not None and not record.expired
-            and record.attempt.startswith(f"{session.client.identity.handle}/")
-        )  # fmt: skip
+        record, (attempt, looked_ms) = self.standing, session.looked
+        if record is None or record.expired:
+            return False
+        later = record.attempt == attempt and looked_ms < self.landed_ms  # the next look shows it
+        return not later and record.attempt.startswith(f"{session.client.identity.handle}/")
 
     def admits(self, put: Put, before: StoredObject | None) -> bool:
         """Whether the resource accepts a write, if the fence is not a compare-and-set."""
