@@ -47,7 +47,7 @@ SIZES = (
     Size("import Table", "from lockkit.table import Table", 12_744, 12_000),
     Size("an append to a new table", APPEND, 13_925, 13_000),
 )  # fmt: skip
-ALL_LIMIT, ALL_AIM = 108_989, 48_000
+ALL_LIMIT, ALL_AIM = 108_992, 48_000
 ENTRIES_LIMIT, ENTRIES_AIM = 18, 18
 """Files and folders at the first level of the package."""
 

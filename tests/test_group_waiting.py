@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -150,7 +151,7 @@ from lockkit.table.occ.group.outcomes import (
     to_be_published,
 )
 from lockkit.table.occ.group.places import SPREAD_MAX_MS, behind_ms, spread_ms
-from lockkit.table.occ.group.publish import _entry_of, _raise_format, see_published
+from lockkit.table.occ.group.publish import _entry_of, _raise_format, linger, see_published
 from lockkit.table.occ.group.refused import noting, refusal_of
 from lockkit.table.occ.group.settings import recheck
 from lockkit.table.occ.group.tail import give_way
@@ -646,6 +647,61 @@ def test_a_writer_that_lost_an_instant_takes_another_one_while_it_reads_whose_it
     sent = [each for each in asked if not isinstance(each, Unique | WallMs)]
     assert [type(each) for each in sent][:4] == [Put, Parallel, Put, Get]
     assert [each.key for each in sent[4:]] == ([first[0].key] if own else [])
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_what_nobody_waits_for_is_done_at_once_where_no_thread_is_joined(joins: bool) -> None:
+    done_by, lingering = list[int](), list[threading.Thread]() if joins else None
+
+    def way() -> Procedure[None]:
+        done_by.append(threading.get_ident())
+        yield from ()
+
+    linger(SimpleNamespace(lingering=lingering, store=None, clock=Clock(), emit=None), way(), "it")
+    for each in lingering or ():
+        each.join()
+    assert (done_by == [threading.get_ident()]) == (not joins) and len(done_by) == 1
+
+
+@pytest.mark.parametrize("answered", [Throttled(), Unknown("no answer")])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_reservation_without_an_answer_is_read_before_another_one_is_made(
+    own: bool, answered: Any
+) -> None:
+    known = TableCache(TableConfig(name="t", record_key="id", mode=FENCED, commit=GROUP), "v")
+    sent = list[Put]()
+
+    def answer(request: Any) -> Any:
+        match request:
+            case Put():
+                sent.append(request)
+                return answered if len(sent) == 1 else Applied("v2")
+            case Get(key):
+                assert (key, len(sent)) == (sent[0].key, 1)
+                return Found(sent[0].body if own else b"another's", "v1")
+        return {WallMs: 1_767_225_600_000, Unique: "mine"}[type(request)]
+
+    taken, _ = carried_out(take(known), answer)
+    assert (taken.version, len(sent)) == (("v1", 1) if own else ("v2", 2))
+    assert taken.requested == sent[-1].key
+
+
+def test_the_plan_of_a_service_is_read_back_after_a_hidden_retry_and_not_given_up() -> None:
+    """Left behind, it would block the table."""
+    known = TableCache(TableConfig(name="t", record_key="id", mode=FENCED, commit=GROUP), "v")
+    sent = list[Put]()
+
+    def answer(request: Any) -> Any:
+        match request:
+            case Put():
+                sent.append(request)
+                return PreconditionFailed()
+            case Get():
+                return Found(sent[0].body, "v1")
+        return {WallMs: 1_767_225_600_000, Unique: "mine"}[type(request)]
+
+    taken, _ = carried_out(take(known, action="clean", plan=format_overwrite_plan()), answer)
+    assert (taken.version, taken.requested, len(sent)) == ("v1", sent[0].key, 1)
 
 
 def test_a_writer_whose_instant_is_taken_tries_one_that_is_not_behind_its_clock() -> None:

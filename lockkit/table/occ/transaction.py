@@ -236,7 +236,7 @@ def take(
         instant = instant_of(at_ms)
         offer = TakenInstant(instant, attempt, action, known, body, "")
         if trying is None or (yield from trying(offer)):
-            once = create_unless_refused if grouped else create
+            once = create_unless_refused if grouped and action == "commit" else create
             made, *_ = yield from all_of([once(offer.requested, body), *map(_give_up, refused)])
             if isinstance(made, Version):
                 return replace(offer, version=made)
@@ -253,7 +253,8 @@ def take(
 
 
 def create_unless_refused(key: str, body: bytes) -> Procedure[Version | Found | None]:
-    """`create`, but None after a 412: the caller then gives the object up, whosever it is.
+    """`create`, but None after a 412: the caller then gives the object up, whosever it is. Only
+    commits begin together; a service's plan that was left would block the table.
 
     Not `settle_write`: that would read it first.
     """

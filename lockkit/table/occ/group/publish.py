@@ -215,8 +215,10 @@ def _publish_later(context: GroupContext) -> None:
 
 
 def linger(context: GroupContext, way: Procedure[Any], name: str) -> None:
-    """Carry out what nobody waits for, in a thread that the process joins before it exits."""
-    lingering = context.lingering if context.lingering is not None else []
+    """Carry out what nobody waits for, in a thread that the process joins before it exits; at once
+    if nothing would join it."""
+    if (lingering := context.lingering) is None:
+        return _publish_now(context, way)
     lingering[:] = [each for each in lingering if each.is_alive()]
     thread = threading.Thread(target=_publish_now, args=(context, way), name=f"lockkit-{name}")
     try:
