@@ -623,7 +623,7 @@ def test_a_late_answer_or_request_is_called_what_it_is(
 
 @pytest.mark.parametrize(("moment", "lane", "label", "look"), [
     ("lease/renew_412 lost:19290@22", "W3", "commit", "open"),
-    ("group:1@100", "W3", "fence", "open"),
+    ("group:1@69", "W2", "fence", "open"),
     ("lease:1@60", "W1", "commit: on its way", "late"),
     ("lease:2", "W1", "commit: lost", "dropped"),
 ])  # fmt: skip

@@ -316,7 +316,7 @@ def test_an_empty_run_is_no_success(tmp_path: Path) -> None:
 
 
 def test_a_run_that_took_no_lock_is_judged_by_its_commits_and_one_without_commits_says_so() -> None:
-    made = Writing(2).play(1.0).events
+    made = Writing(2).play(3.0).events
     checks = [event(0.0, "W1", "checked", instant=each, epoch=0, covered=[], horizon="~", writes=[])
               for each in sort(made).published]  # fmt: skip
     whole = verdict_of([*checks, *made], 1.0)
